@@ -1,0 +1,1 @@
+"""Runs a pipeline for real."""

@@ -1,0 +1,1 @@
+"""Predicts a pipeline: a SimPy driver over the dispatcher."""

@@ -1,0 +1,1 @@
+"""Dispatch decisions: the dispatcher, the policies, the pipeline description, the batch plan."""

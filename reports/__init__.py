@@ -1,0 +1,1 @@
+"""Metrics, verdict and pictures, computed from the event stream."""
