@@ -1,0 +1,467 @@
+"""The dispatcher: the state machine that decides what every worker does next.
+
+Every change of state of a pipeline passes through this file (with `hop`, `window` and `ledger`, which only it
+calls). Calls in, effects out: an input reports what a worker did and returns what is to be done, in order. There is no
+clock, no thread, no randomness; workers that must wait are kept inside, in the order they asked.
+"""
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from policies.effects import (
+    Admit,
+    Assign,
+    Deliver,
+    Drop,
+    Effect,
+    End,
+    Flush,
+    Join,
+    Loaded,
+    Lose,
+    PutBack,
+    Recall,
+    Recompute,
+    Release,
+    Step,
+)
+from policies.hop import Hop
+from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED, Ledger, ProtocolError
+from policies.policy import Policy, Shape
+from policies.window import Window
+
+LOADER: Final = 0
+"""The number of the feed's only producer."""
+NOTHING: Final = -1
+
+
+class Dispatcher:
+    """Both hops of a pipeline (loader → targets → drafters) and its optimizer steps.
+
+    `bucket_of[b]` is the length bucket of batch b; its length is the number of planned batches, numbered from 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        feed: Policy,
+        feed_shape: Shape,
+        dispatch: Policy,
+        dispatch_shape: Shape,
+        bucket_of: Sequence[int],
+        sync: str = "step",
+        accumulate: int = 1,
+        prefetch: int = 0,
+        max_steps: int | None = None,
+    ) -> None:
+        planned = len(bucket_of)
+        targets, drafters = dispatch_shape.producers, dispatch_shape.consumers
+        self.ledger = Ledger(planned)
+        self.ended: str | None = None
+        """The stop reason, once the run has ended."""
+        self.steps = 0
+        """Optimizer steps applied (summed over the drafters under `none`)."""
+        self.targets: list[int] = list(range(targets))
+        """The live targets."""
+        to_come = [0] * len(dispatch_shape.buckets)
+        for bucket in bucket_of:
+            to_come[bucket] += 1
+        self.feed = Hop(feed, feed_shape, _FeedMoves(self), bytes(planned), [planned])
+        self.dispatch = Hop(dispatch, dispatch_shape, _DispatchMoves(self), bucket_of, to_come)
+        self.windows = _windows(sync, drafters, accumulate, prefetch)
+        """The window of each drafter; the same object for all under `step` and `pooled`."""
+        self.computing = [NOTHING] * targets
+        """The batch each target computes."""
+        self._bucket_of = bucket_of
+        self._joint = sync != "none"
+        self._partial = self._joint or accumulate > 1
+        self._max_steps = max_steps
+        self._unsettled = planned
+        self._running = 0
+        self._source = array("i", bytes(4 * planned))
+        self._owner = array("i", bytes(4 * planned)) if not self._joint else None
+        self._lane: dict[int, int] = {}
+        self._out: list[Effect] = []
+
+    # The loader -----------------------------------------------------------------------------------------------
+
+    def load(self, batch: int) -> list[Effect]:
+        """The loader offers the next batch to the targets; it goes on when it is answered `Loaded`."""
+        out = self._begin()
+        self.feed.to_come[0] -= 1
+        self.feed.offer(LOADER, batch)
+        return out
+
+    def loader_done(self) -> list[Effect]:
+        """The loader has nothing more to offer."""
+        out = self._begin()
+        self._unsettled -= self.feed.to_come[0]
+        self.feed.to_come[0] = 0
+        self._settle()
+        return out
+
+    # Targets --------------------------------------------------------------------------------------------------
+
+    def ask(self, target: int) -> list[Effect]:
+        """The target is free and asks for a batch to compute."""
+        out = self._begin()
+        self.feed.take(target)
+        if self._partial:
+            self._settle()
+        return out
+
+    def offer(self, target: int, batch: int) -> list[Effect]:
+        """The target has computed the batch's hidden states; it asks again once they are admitted."""
+        out = self._begin()
+        self.ledger.move(batch, TARGET, HELD)
+        self.computing[target] = NOTHING
+        self._running -= 1
+        self.dispatch.to_come[self._bucket_of[batch]] -= 1
+        self._source[batch] = target
+        self.dispatch.offer(target, batch)
+        if self._partial:
+            self._settle()
+        return out
+
+    def target_lost(self, target: int) -> list[Effect]:
+        """The target is gone with all that still lay at it: those batches must be computed again."""
+        out = self._begin()
+        self.targets.remove(target)
+        self.feed.lose_consumer(target)
+        self._recompute_all_of(target)
+        if not self.targets:
+            self._end("worker_lost")
+            return out
+        self.feed.serve()
+        self.dispatch.serve()
+        self._settle()
+        return out
+
+    # Drafters -------------------------------------------------------------------------------------------------
+
+    def take(self, drafter: int) -> list[Effect]:
+        """The drafter has room for one more batch."""
+        out = self._begin()
+        self.dispatch.take(drafter)
+        if self._partial:
+            self._settle()
+        return out
+
+    def received(self, drafter: int, batch: int) -> list[Effect]:
+        """The hidden states are on the drafter's side: their source may go."""
+        out = self._begin()
+        self.ledger.move(batch, TAKEN, RECEIVED)
+        out.append(Release(self._source[batch], batch))
+        return out
+
+    def computed(self, drafter: int, batch: int) -> list[Effect]:
+        """The drafter has the gradients of a micro-batch of its open step."""
+        out = self._begin()
+        self._running -= 1
+        window = self.windows[drafter]
+        if window.compute(drafter, batch):
+            self._join(window, drafter)
+        if self._partial:
+            self._settle()
+        return out
+
+    def commit(self, step: int, batches: Iterable[int]) -> list[Effect]:
+        """The step was applied by at least one drafter: its batches are trained, the next one opens."""
+        out = self._begin()
+        window = self._window_of(step)
+        expected = window.batches()
+        if tuple(batches) != expected:
+            raise ProtocolError(f"step {step} holds the batches {expected}, not {tuple(batches)}")
+        for batch in expected:
+            self.ledger.move(batch, RECEIVED, TRAINED)
+            del self._lane[batch]
+        self._unsettled -= len(expected)
+        self.steps += 1
+        self._running -= 1
+        window.advance()
+        if self.steps == self._max_steps:
+            self._end("max_steps")
+            return out
+        if self.dispatch.waiting:
+            self.dispatch.serve()
+        self._settle()
+        return out
+
+    def abandon(self, step: int) -> list[Effect]:
+        """No drafter could apply the step: gradients are dropped and its batches are computed again."""
+        out = self._begin()
+        window = self._window_of(step)
+        self._running -= window.stepping
+        out.append(Drop(step, tuple(window.members)))
+        for batch in window.batches():
+            self._recompute(batch, RECEIVED, -1)
+        window.restart()
+        self.feed.serve()
+        self.dispatch.serve()
+        self._settle()
+        return out
+
+    def drafter_lost(self, drafter: int) -> list[Effect]:
+        """The drafter is gone: what it had not received goes back to its lane, the rest is computed again.
+
+        A step that is being applied stays open: `commit` it if a survivor applied it, else `abandon` it.
+        """
+        out = self._begin()
+        window = self.windows[drafter]
+        stepping = window.stepping
+        self._running -= len(window.parts[drafter].taken) + len(window.parts[drafter].ahead)
+        for batch in reversed(window.lose(drafter)):
+            self._return(drafter, batch)
+        self.dispatch.lose_consumer(drafter)
+        if self._owner is not None:
+            self._running -= stepping
+            self._lose_trained(drafter)
+        if not self.dispatch.consumers:
+            self._end("worker_lost")
+            return out
+        self.feed.serve()
+        self.dispatch.serve()
+        if self._joint and not stepping and window.complete():
+            self._apply(window)
+        self._settle()
+        return out
+
+    def stop(self, reason: str) -> list[Effect]:
+        """End the run now; every batch stays where it is."""
+        out = self._begin()
+        self._end(reason)
+        return out
+
+    # What drivers and reports ask -----------------------------------------------------------------------------
+
+    def open_targets(self) -> Iterable[int]:
+        """The live targets that compute a batch or can still get one (the others are retired)."""
+        return (t for t in self.targets if self.computing[t] != NOTHING or self.feed.reachable(t))
+
+    def source(self, batch: int) -> int:
+        """The target that computed the batch last."""
+        return self._source[batch]
+
+    # Inside ---------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> list[Effect]:
+        if self.ended is not None:
+            raise ProtocolError(f"the run has ended ({self.ended}): no input is taken any more")
+        self._out = []
+        return self._out
+
+    def _end(self, reason: str) -> None:
+        self.ended = reason
+        self._out.append(End(reason))
+
+    def assigned(self, target: int, batch: int, lane: int) -> None:
+        """The feed gives the target a batch."""
+        self.ledger.move(batch, FEED, TARGET)
+        self.computing[target] = batch
+        self._running += 1
+        self._out.append(Assign(target, batch, lane))
+
+    def loaded(self, batch: int, lane: int) -> None:
+        """The feed admits the loader's batch."""
+        self._out.append(Loaded(batch, lane))
+
+    def admitted(self, target: int, batch: int, lane: int) -> None:
+        """A lane admits the hidden states."""
+        self.ledger.move(batch, HELD, STAGED)
+        self._out.append(Admit(target, batch, lane))
+
+    def delivered(self, drafter: int, batch: int, lane: int) -> None:
+        """A lane gives the drafter a batch."""
+        self.ledger.move(batch, STAGED, TAKEN)
+        self._lane[batch] = lane
+        if self._owner is not None:
+            self._owner[batch] = drafter
+        self._running += 1
+        window = self.windows[drafter]
+        step, closes = window.took(drafter, batch)
+        self._out.append(Deliver(drafter, batch, lane, self._source[batch], step, closes))
+        if closes and window.full():
+            self._flush(window, [d for d in window.members if not window.parts[d].closed])
+
+    def bucket_of(self, batch: int) -> int:
+        """The bucket of a batch."""
+        return self._bucket_of[batch]
+
+    def _window_of(self, step: int) -> Window:
+        window = self.windows[step % len(self.windows)]
+        if window.step != step:
+            raise ProtocolError(f"step {step} is not open: the open one is {window.step}")
+        return window
+
+    def _join(self, window: Window, drafter: int) -> None:
+        window.parts[drafter].joined = True
+        if window.complete():
+            self._apply(window)
+        elif len(window.members) > 1:
+            self._out.append(Join(drafter, window.step))
+
+    def _apply(self, window: Window) -> None:
+        window.stepping = True
+        self._running += 1
+        self._out.append(Step(window.step, tuple(window.members), window.batches()))
+
+    def _flush(self, window: Window, drafters: list[int]) -> None:
+        for drafter in drafters:
+            self._out.append(Flush(drafter, window.step))
+            if window.flush(drafter):
+                self._join(window, drafter)
+
+    def _settle(self) -> None:
+        """End the run when every batch is settled; otherwise flush drafters that nothing can reach."""
+        if self._unsettled == 0:
+            self._end("data_exhausted")
+        elif self._partial and self.dispatch.waiting:
+            self._flush_dry()
+            if self._running == 0 and self._quiet():
+                self._flush_starved()
+
+    def _flush_dry(self) -> None:
+        dispatch = self.dispatch
+        for drafter in dispatch.waiting:
+            window = self.windows[drafter]
+            part = window.parts[drafter]
+            if not part.closed and not window.empty() and not dispatch.reachable(drafter):
+                self._flush(window, [drafter])
+
+    def _quiet(self) -> bool:
+        """Whether every worker waits inside the dispatcher, so that nothing will move by itself."""
+        loader = self.feed.to_come[0] == 0 or bool(self.feed.held)
+        targets = len(self.feed.waiting) + len(self.dispatch.held) == len(self.targets)
+        return loader and targets and len(set(self.dispatch.waiting)) == len(self.dispatch.consumers)
+
+    def _flush_starved(self) -> None:
+        """Nobody moves: a drafter that waits for data which only the step's end can set free must be flushed.
+
+        Example: the feed deals in fixed turns and is blocked by a target whose lane is full, because its drafter
+        waits in the step for a drafter whose target gets no batch.
+        """
+        self.dispatch.serve()
+        if self._running:
+            return
+        for drafter in list(self.dispatch.waiting):
+            window = self.windows[drafter]
+            if not window.parts[drafter].closed and not window.empty():
+                self._flush(window, [drafter])
+
+    def _return(self, drafter: int, batch: int) -> None:
+        lane = self._lane[batch]
+        if self.ledger.place(batch) == TAKEN:
+            del self._lane[batch]
+            self.ledger.move(batch, TAKEN, STAGED)
+            self.dispatch.put_back(batch, lane)
+            self._out.append(PutBack(batch, lane, drafter))
+        else:
+            self._recompute(batch, RECEIVED, drafter)
+
+    def _recompute(self, batch: int, place: int, worker: int, lane: int = NOTHING) -> None:
+        """The hidden states are gone: the batch goes to the front of the feed."""
+        self.ledger.move(batch, place, FEED)
+        self._lane.pop(batch, None)
+        if place != TARGET:
+            self.dispatch.to_come[self._bucket_of[batch]] += 1
+        self.feed.put_back(batch, self.feed.lane_for(LOADER, batch) if self.feed.consumers else 0)
+        self._out.append(Recompute(batch, place, lane, worker))
+
+    def _recompute_all_of(self, target: int) -> None:
+        computing, self.computing[target] = self.computing[target], NOTHING
+        if computing != NOTHING:
+            self._running -= 1
+            self._recompute(computing, TARGET, target)
+        held = self.dispatch.withdraw(target)
+        if held is not None:
+            self._recompute(held, HELD, target)
+        staged = [batch for batch in self.ledger.at(STAGED) if self._source[batch] == target]
+        for batch, lane in self.dispatch.remove(staged):
+            self._recompute(batch, STAGED, -1, lane)
+        for batch in self.ledger.at(TAKEN):
+            if self._source[batch] == target:
+                self._recall(batch)
+
+    def _recall(self, batch: int) -> None:
+        drafter = next(d for d in self.dispatch.consumers if batch in self.windows[d].holding(d))
+        window = self.windows[drafter]
+        self._running -= 1
+        complete = window.forget(drafter, batch)
+        self._recompute(batch, TAKEN, drafter)
+        self._out.append(Recall(drafter, batch))
+        if complete:
+            self._join(window, drafter)
+
+    def _lose_trained(self, drafter: int) -> None:
+        assert self._owner is not None
+        lost = tuple(b for b in self.ledger.at(TRAINED) if self._owner[b] == drafter)
+        for batch in lost:
+            self.ledger.move(batch, TRAINED, LOST)
+        if lost:
+            self._out.append(Lose(lost))
+
+
+class _FeedMoves:
+    """The feed hop's moves: batches go to targets, which may always take."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    def admitted(self, producer: int, batch: int, lane: int) -> None:
+        self._dispatcher.loaded(batch, lane)
+
+    def delivered(self, consumer: int, batch: int, lane: int) -> None:
+        self._dispatcher.assigned(consumer, batch, lane)
+
+    def may_take(self, consumer: int) -> bool:
+        return True
+
+    def window_buckets(self, consumer: int) -> frozenset[int]:
+        return frozenset()
+
+    def window_room(self, consumer: int) -> int:
+        return 1
+
+    def open_producers(self) -> Iterable[int]:
+        return (LOADER,) if self._dispatcher.feed.to_come[0] else ()
+
+
+class _DispatchMoves:
+    """The hidden-state hop's moves: batches go to drafters, which take as their window allows."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+        self.admitted = dispatcher.admitted
+        self.delivered = dispatcher.delivered
+
+    def may_take(self, consumer: int) -> bool:
+        return self._dispatcher.windows[consumer].may_take(consumer)
+
+    def window_buckets(self, consumer: int) -> frozenset[int]:
+        window = self._dispatcher.windows[consumer]
+        return frozenset(self._dispatcher.bucket_of(batch) for batch in window.contents())
+
+    def window_room(self, consumer: int) -> int:
+        return self._dispatcher.windows[consumer].places_left()
+
+    def open_producers(self) -> Iterable[int]:
+        return self._dispatcher.open_targets()
+
+
+def _windows(sync: str, drafters: int, accumulate: int, prefetch: int) -> list[Window]:
+    """One window for all drafters, or one each under `none`."""
+    if sync == "none":
+        return [
+            Window([d], accumulate=accumulate, pooled=False, prefetch=prefetch, first=d, groups=drafters)
+            for d in range(drafters)
+        ]
+    joint = Window(
+        list(range(drafters)),
+        accumulate=accumulate,
+        pooled=sync == "pooled",
+        prefetch=prefetch,
+        first=0,
+        groups=1,
+    )
+    return [joint] * drafters

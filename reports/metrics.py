@@ -1,0 +1,317 @@
+"""The accumulator: everything a summary counts, computed from the event stream and from nothing else.
+
+A driver calls the method named after each input, then `effects` with what the dispatcher answered; a reader of a
+trace file does the same. Times are seconds from the start of the run and never fall.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from policies.effects import (
+    Admit,
+    Assign,
+    Deliver,
+    Drop,
+    Effect,
+    End,
+    Join,
+    Lose,
+    PutBack,
+    Recall,
+    Recompute,
+    Step,
+)
+from policies.ledger import HELD, STAGED
+from reports.observer import Silent
+
+BUSY: Final = 0
+BLOCKED: Final = 1
+STARVED: Final = 2
+SYNC: Final = 3
+TRANSFER: Final = 4
+STATES: Final = ("busy", "blocked", "starved", "sync", "transfer")
+
+
+class Work(Protocol):
+    """What the accumulator knows of each batch; sequences of N values."""
+
+    @property
+    def tokens(self) -> Sequence[int]: ...
+    @property
+    def bucket(self) -> Sequence[int]: ...
+    @property
+    def length(self) -> Sequence[int]: ...
+
+
+@dataclass(slots=True)
+class WorkerMeter:
+    """One worker's time by state, and what it completed."""
+
+    name: str
+    role: str
+    seconds: list[float] = field(default_factory=lambda: [0.0] * len(STATES))
+    """Seconds in each of `STATES`."""
+    state: int = STARVED
+    since: float = 0.0
+    end: float | None = None
+    batches: int = 0
+    tokens: int = 0
+    first_done: float | None = None
+    """When its first batch was complete."""
+    first_busy: float = 0.0
+    """Busy seconds until then: compilation and warm-up, left out of its solo rate."""
+    first_tokens: int = 0
+    hand: int = 0
+    """Drafters: batches delivered and not computed."""
+    ready: int = 0
+    """Drafters: those of them that have arrived."""
+    joined: bool = False
+
+    def turn(self, now: float, state: int) -> None:
+        """Change the state."""
+        self.seconds[self.state] += now - self.since
+        self.since = now
+        self.state = state
+
+    def close(self, now: float) -> None:
+        """The worker's life ends."""
+        if self.end is None:
+            self.turn(now, self.state)
+            self.end = now
+
+    def complete(self, tokens: int) -> None:
+        """One more batch is done; the worker's state has just turned."""
+        self.batches += 1
+        self.tokens += tokens
+        if self.first_done is None:
+            self.first_done = self.since
+            self.first_busy = self.seconds[BUSY]
+            self.first_tokens = tokens
+
+
+@dataclass(slots=True)
+class LaneMeter:
+    """Depth of one lane over time."""
+
+    name: str
+    capacity: int
+    depth: int = 0
+    area: float = 0.0
+    """Integral of the depth, batches × seconds."""
+    since: float = 0.0
+    most: int = 0
+
+    def change(self, now: float, by: int) -> None:
+        """Batches entered or left."""
+        self.area += self.depth * (now - self.since)
+        self.since = now
+        self.depth += by
+        if self.depth > self.most:
+            self.most = self.depth
+
+
+class Metrics(Silent):
+    """Counts one run. `lanes` are (name, capacity) of the hidden-state hop."""
+
+    def __init__(self, *, targets: int, drafters: int, lanes: Iterable[tuple[str, int]], work: Work) -> None:
+        self.targets = [WorkerMeter(f"target/{t}", "target") for t in range(targets)]
+        self.drafters = [WorkerMeter(f"drafter/{d}", "drafter") for d in range(drafters)]
+        self.lanes = [LaneMeter(name, capacity) for name, capacity in lanes]
+        self.planned = len(work.tokens)
+        self.outstanding = self.max_outstanding = 0
+        self.now = 0.0
+        self.ended: str | None = None
+        self.to_assign = self.planned
+        """Batches no target has been given yet (or must be given again)."""
+        self.fed_at: float | None = None
+        """When the last batch was given to a target: the tail of the run begins."""
+        self.times = array("d")
+        """When each commit came."""
+        self.trained_tokens = array("q")
+        """Tokens of each commit."""
+        self.firsts: list[int] = []
+        """Indices into `times` of each drafter's first commit."""
+        self.trained = self.lost = 0
+        self.windows = self.mixed_windows = self.bucket_sum = 0
+        self.window_lengths = array("d")
+        """Mean length of each window, in order of the commits."""
+        self.owner = array("i", bytes(4 * self.planned))
+        """The drafter each batch was delivered to last."""
+        self.trained_by = [[0, 0] for _ in self.drafters]
+        """Batches and tokens that each drafter trained."""
+        self._tokens, self._bucket, self._length = work.tokens, work.bucket, work.length
+        self._members: dict[int, tuple[int, ...]] = {}
+        self._handlers: dict[type, Callable[[float, Any], None]] = {
+            Assign: self._assign,
+            Admit: self._admit,
+            Deliver: self._deliver,
+            Join: self._join,
+            Step: self._step,
+            Drop: self._drop,
+            PutBack: self._put_back,
+            Recompute: self._recompute,
+            Recall: self._recall,
+            Lose: self._lose,
+            End: self._end,
+        }
+
+    # Inputs ---------------------------------------------------------------------------------------------------
+
+    def offer(self, now: float, target: int, batch: int) -> None:
+        """A target computed a batch."""
+        meter = self.targets[target]
+        meter.turn(now, BLOCKED)
+        meter.complete(self._tokens[batch])
+        self.outstanding += 1
+        if self.outstanding > self.max_outstanding:
+            self.max_outstanding = self.outstanding
+
+    def received(self, now: float, drafter: int, batch: int) -> None:
+        """The hidden states arrived at the drafter, which computes as soon as it is free."""
+        meter = self.drafters[drafter]
+        meter.ready += 1
+        if meter.state == TRANSFER:
+            meter.turn(now, BUSY)
+
+    def computed(self, now: float, drafter: int, batch: int) -> None:
+        """The drafter has a micro-batch's gradients."""
+        meter = self.drafters[drafter]
+        meter.hand -= 1
+        meter.ready -= 1
+        meter.turn(now, _idle_state(meter))
+        meter.complete(self._tokens[batch])
+
+    def commit(self, now: float, step: int, batches: Sequence[int]) -> None:
+        """An optimizer step was applied."""
+        owner, tokens = self.owner, self._tokens
+        total = 0
+        for batch in batches:
+            count = tokens[batch]
+            total += count
+            by = self.trained_by[owner[batch]]
+            if not by[0]:
+                self.firsts.append(len(self.times))
+            by[0] += 1
+            by[1] += count
+        self.trained += len(batches)
+        self.times.append(now)
+        self.trained_tokens.append(total)
+        self._mix(batches)
+        for drafter in self._members.pop(step):
+            self._resume(now, self.drafters[drafter])
+
+    def target_lost(self, now: float, target: int) -> None:
+        """A target is gone."""
+        self.targets[target].close(now)
+
+    def drafter_lost(self, now: float, drafter: int) -> None:
+        """A drafter is gone."""
+        self.drafters[drafter].close(now)
+
+    # Effects --------------------------------------------------------------------------------------------------
+
+    def effects(self, now: float, effects: Iterable[Effect]) -> None:
+        """What the dispatcher answered, in order."""
+        for effect in effects:
+            handler = self._handlers.get(type(effect))
+            if handler is not None:
+                handler(now, effect)
+
+    def finish(self, now: float) -> None:
+        """The run is over (also without `End`, when it hangs): every worker's life ends by now."""
+        self.now = now
+        for meter in self.targets:
+            retired = meter.state == STARVED and self.to_assign == 0
+            meter.close(meter.since if retired else now)
+        for meter in self.drafters:
+            meter.close(now)
+        for lane in self.lanes:
+            lane.change(now, 0)
+
+    def _assign(self, now: float, effect: Assign) -> None:
+        self.targets[effect.target].turn(now, BUSY)
+        self.to_assign -= 1
+        if not self.to_assign:
+            self.fed_at = now
+
+    def _admit(self, now: float, effect: Admit) -> None:
+        self.lanes[effect.lane].change(now, 1)
+        self.targets[effect.target].turn(now, STARVED)
+
+    def _deliver(self, now: float, effect: Deliver) -> None:
+        self.lanes[effect.lane].change(now, -1)
+        self.outstanding -= 1
+        self.owner[effect.batch] = effect.drafter
+        meter = self.drafters[effect.drafter]
+        meter.hand += 1
+        if meter.state == STARVED:
+            meter.turn(now, TRANSFER)
+
+    def _join(self, now: float, effect: Join) -> None:
+        self.drafters[effect.drafter].turn(now, SYNC)
+
+    def _step(self, now: float, effect: Step) -> None:
+        self._members[effect.step] = effect.drafters
+        for drafter in effect.drafters:
+            self.drafters[drafter].turn(now, BUSY)
+
+    def _drop(self, now: float, effect: Drop) -> None:
+        self._members.pop(effect.step, None)
+        for drafter in effect.drafters:
+            self._resume(now, self.drafters[drafter])
+
+    def _put_back(self, now: float, effect: PutBack) -> None:
+        self.lanes[effect.lane].change(now, 1)
+        self.outstanding += 1
+
+    def _recompute(self, now: float, effect: Recompute) -> None:
+        self.to_assign += 1
+        self.fed_at = None
+        if effect.place == STAGED:
+            self.lanes[effect.lane].change(now, -1)
+        if effect.place in (STAGED, HELD):
+            self.outstanding -= 1
+
+    def _recall(self, now: float, effect: Recall) -> None:
+        meter = self.drafters[effect.drafter]
+        meter.hand -= 1
+        if meter.state == TRANSFER and not meter.hand:
+            meter.turn(now, STARVED)
+
+    def _lose(self, now: float, effect: Lose) -> None:
+        self.trained -= len(effect.batches)
+        self.lost += len(effect.batches)
+        for batch in effect.batches:
+            by = self.trained_by[self.owner[batch]]
+            by[0] -= 1
+            by[1] -= self._tokens[batch]
+
+    def _end(self, now: float, effect: End) -> None:
+        self.ended = effect.reason
+        self.finish(now)
+
+    # Inside ---------------------------------------------------------------------------------------------------
+
+    def _resume(self, now: float, meter: WorkerMeter) -> None:
+        if meter.end is None:
+            meter.turn(now, _idle_state(meter))
+
+    def _mix(self, batches: Sequence[int]) -> None:
+        self.windows += 1
+        if len(batches) == 1:
+            self.bucket_sum += 1
+            self.window_lengths.append(self._length[batches[0]])
+            return
+        buckets = {self._bucket[batch] for batch in batches}
+        self.bucket_sum += len(buckets)
+        self.mixed_windows += len(buckets) > 1
+        self.window_lengths.append(sum(self._length[batch] for batch in batches) / len(batches))
+
+
+def _idle_state(meter: WorkerMeter) -> int:
+    """What a drafter does when it turns to its next batch."""
+    if meter.ready:
+        return BUSY
+    return TRANSFER if meter.hand else STARVED
