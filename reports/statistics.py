@@ -323,8 +323,8 @@ def remaining_time(
     The pace is that of the completions after the warm-up. `firsts` are the indices of each worker's first
     completion: the window starts at the last of them once half of the completions follow it (a worker that
     joins late must not throw all evidence away). The future goes at the latest pace: all completions count
-    unless a change is found, then those after it (see `_latest_regime`). After one instant only the plain
-    mean from time 0 is known, start-up included, and no interval.
+    unless a change is found, then those after it (see `_latest_regime`). While there is one instant only, or
+    nothing but first completions, all that is known is the plain mean from time 0, start-up included.
 
     The interval is one for the time itself, not for its mean: the error of the pace, known from W tokens,
     and the chance in the R tokens to come add up to a variance in proportion to R^2 / W + R.
@@ -335,7 +335,7 @@ def remaining_time(
         return NO_ESTIMATE
     start = _after_firsts(when.size, firsts)
     instants = _instants(when[start:], tokens[start:])
-    if instants.times.size < 2:
+    if instants.times.size < 2 or len(firsts) == when.size:
         return Eta(remaining * float(when[-1]) / done, None, None)
     return _eta_over(_whole_periods(_latest_regime(instants)), remaining, confidence)
 

@@ -317,6 +317,10 @@ def test_one_instant_gives_the_plain_mean_and_no_interval() -> None:
     assert eta_of([60.0, 60.0, 60.0], 90, [0, 1, 2]) == Eta(1800.0, None, None)
 
 
+def test_first_completions_alone_say_nothing_of_the_pace() -> None:
+    assert eta_of([60.0, 60.25, 60.5], 90, [0, 1, 2]) == Eta(1815.0, None, None)
+
+
 def test_the_second_completion_already_forgets_the_first_step() -> None:
     assert eta_of([60.0, 61.0], 98, [0]) == Eta(98.0, None, None)
 
