@@ -1,0 +1,1 @@
+"""The sections of the pipeline file, one module each; `policies.pipeline` puts them together."""

@@ -1,0 +1,52 @@
+"""What bounds a run: the sections `memory` and `stop`."""
+
+from typing import Annotated, Literal
+
+from policies.sections.fields import Flag, Number, Positive, PositiveNumber, Section, Size, one_of
+
+Staging = Annotated[Literal["host", "device"], one_of("host", "device")]
+
+
+class Memory(Section):
+    """Sizes from which staging memory is forecast, and its limits; in bytes, also as `60GiB` or `400MB`."""
+
+    hidden_bytes_per_token: Size | None = None
+    """Bytes of hidden states per token; or give hidden_size and taps."""
+    hidden_size: Positive | None = None
+    """The target's hidden size H."""
+    taps: Positive | None = None
+    """How many target layers are tapped."""
+    dtype_bytes: Positive = 2
+    """Bytes per value of the hidden states."""
+    keep_last: Flag = False
+    """Whether the target's last state travels too (for the soft loss): one more state per token."""
+    staging: Staging = "host"
+    """Where batches wait: in host memory, or on the device that made them."""
+    host_limit: Size | None = None
+    """Host memory for staging; None: no limit."""
+    device_limit: Size | None = None
+    """Memory of one device; None: no limit."""
+    drafter_model_bytes: Size | None = None
+    """Model, optimizer and activations of a drafter on its device."""
+    pinned: Flag = False
+    """torch's pinned allocator, which rounds up to a power of two; else exact sizes."""
+
+    @property
+    def bytes_per_token(self) -> int | None:
+        """Bytes of hidden states per token, however they were given; None where they were not."""
+        if self.hidden_bytes_per_token is not None:
+            return self.hidden_bytes_per_token
+        if self.hidden_size is None or self.taps is None:
+            return None
+        return self.hidden_size * (self.taps + self.keep_last) * self.dtype_bytes
+
+
+class Stop(Section):
+    """When to end before the data do."""
+
+    max_steps: Positive | None = None
+    """Optimizer steps after which the run ends."""
+    at_s: Number | None = None
+    """Model seconds at which it ends; events at exactly that time still happen."""
+    watchdog_s: PositiveNumber = 600.0
+    """Seconds without progress after which a real run is given up."""

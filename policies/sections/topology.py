@@ -1,0 +1,60 @@
+"""Who works, and who is made to fail: the sections `topology` and `faults`."""
+
+import re
+from typing import Annotated, Final, Literal
+
+from policies.sections.fields import Positive, Refused, Section, allowed, listed, one_of, whole
+
+MAX_WORKERS: Final = 4096
+_DEVICE: Final = re.compile(r"cpu|cuda(:[0-9]{1,4})?")
+_WORKER: Final = re.compile(r"(target|drafter)/(0|[1-9][0-9]{0,5})")
+
+
+def _matching(pattern: re.Pattern[str], value: object) -> str:
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise Refused()
+    return value
+
+
+Workers = Annotated[int, allowed(f"an integer from 1 to {MAX_WORKERS}", whole(1, MAX_WORKERS))]
+DeviceList = Annotated[
+    tuple[str, ...],
+    allowed("a list of devices such as cuda:0 or cpu", listed(lambda value: _matching(_DEVICE, value))),
+]
+WorkerName = Annotated[
+    str, allowed("a worker such as target/0 or drafter/1", lambda value: _matching(_WORKER, value))
+]
+FaultKind = Annotated[Literal["crash", "hang"], one_of("crash", "hang")]
+
+
+class Devices(Section):
+    """Where the workers of each role run; several workers may name the same device."""
+
+    targets: DeviceList | None = None
+    """One device per target; with `target_gpus: k`, the first of its k consecutive GPUs."""
+    drafters: DeviceList | None = None
+    """One device per drafter."""
+
+
+class Topology(Section):
+    """How many workers of each role."""
+
+    targets: Workers = 1
+    """Workers that run the frozen target model."""
+    drafters: Workers = 1
+    """Workers that train the drafter."""
+    devices: Devices | None = None
+    """Devices of a real run; None: one GPU each, in order, or the CPU where there is none."""
+    target_gpus: Positive = 1
+    """GPUs that one target spreads over."""
+
+
+class InjectedFault(Section):
+    """A failure made to happen: on taking its `at_batch`-th batch, before computing."""
+
+    worker: WorkerName
+    """The worker that fails, e.g. `target/0`."""
+    at_batch: Positive
+    """Which of the batches that the worker takes, counted from 1."""
+    kind: FaultKind
+    """`crash`: the worker is gone at once. `hang`: it never answers again."""
