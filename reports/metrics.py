@@ -17,13 +17,14 @@ from policies.effects import (
     Effect,
     End,
     Join,
+    Loaded,
     Lose,
     PutBack,
     Recall,
     Recompute,
     Step,
 )
-from policies.ledger import HELD, STAGED
+from policies.ledger import FEED, HELD, LOST, STAGED, TAKEN, TARGET, TRAINED
 from reports.observer import Silent
 
 BUSY: Final = 0
@@ -60,14 +61,14 @@ class WorkerMeter:
     tokens: int = 0
     first_done: float | None = None
     """When its first batch was complete."""
-    first_busy: float = 0.0
-    """Busy seconds until then: compilation and warm-up, left out of its solo rate."""
+    first_working: float = 0.0
+    """Busy and transfer seconds until then: compilation and warm-up, left out of its solo rate."""
     first_tokens: int = 0
     hand: int = 0
     """Drafters: batches delivered and not computed."""
     ready: int = 0
     """Drafters: those of them that have arrived."""
-    joined: bool = False
+    lost: bool = False
 
     def turn(self, now: float, state: int) -> None:
         """Change the state."""
@@ -76,7 +77,7 @@ class WorkerMeter:
         self.state = state
 
     def close(self, now: float) -> None:
-        """The worker's life ends."""
+        """The worker's life ends, if it has not yet."""
         if self.end is None:
             self.turn(now, self.state)
             self.end = now
@@ -87,7 +88,7 @@ class WorkerMeter:
         self.tokens += tokens
         if self.first_done is None:
             self.first_done = self.since
-            self.first_busy = self.seconds[BUSY]
+            self.first_working = self.seconds[BUSY] + self.seconds[TRANSFER]
             self.first_tokens = tokens
 
 
@@ -133,7 +134,11 @@ class Metrics(Silent):
         """Tokens of each commit."""
         self.firsts: list[int] = []
         """Indices into `times` of each drafter's first commit."""
-        self.trained = self.lost = 0
+        self.place = bytearray(self.planned)
+        """Where each batch is, as in `policies.ledger` (received counts as taken)."""
+        self.loader_busy = 0.0
+        """Seconds that the loader worked, neither blocked nor done."""
+        self.loaded_tokens = 0
         self.windows = self.mixed_windows = self.bucket_sum = 0
         self.window_lengths = array("d")
         """Mean length of each window, in order of the commits."""
@@ -142,8 +147,10 @@ class Metrics(Silent):
         self.trained_by = [[0, 0] for _ in self.drafters]
         """Batches and tokens that each drafter trained."""
         self._tokens, self._bucket, self._length = work.tokens, work.bucket, work.length
+        self._loader_since = 0.0
         self._members: dict[int, tuple[int, ...]] = {}
         self._handlers: dict[type, Callable[[float, Any], None]] = {
+            Loaded: self._loaded,
             Assign: self._assign,
             Admit: self._admit,
             Deliver: self._deliver,
@@ -159,11 +166,17 @@ class Metrics(Silent):
 
     # Inputs ---------------------------------------------------------------------------------------------------
 
+    def load(self, now: float, batch: int) -> None:
+        """The loader has a batch ready."""
+        self.loader_busy += now - self._loader_since
+        self.loaded_tokens += self._tokens[batch]
+
     def offer(self, now: float, target: int, batch: int) -> None:
         """A target computed a batch."""
         meter = self.targets[target]
         meter.turn(now, BLOCKED)
         meter.complete(self._tokens[batch])
+        self.place[batch] = HELD
         self.outstanding += 1
         if self.outstanding > self.max_outstanding:
             self.max_outstanding = self.outstanding
@@ -185,7 +198,7 @@ class Metrics(Silent):
 
     def commit(self, now: float, step: int, batches: Sequence[int]) -> None:
         """An optimizer step was applied."""
-        owner, tokens = self.owner, self._tokens
+        owner, tokens, place = self.owner, self._tokens, self.place
         total = 0
         for batch in batches:
             count = tokens[batch]
@@ -195,7 +208,7 @@ class Metrics(Silent):
                 self.firsts.append(len(self.times))
             by[0] += 1
             by[1] += count
-        self.trained += len(batches)
+            place[batch] = TRAINED
         self.times.append(now)
         self.trained_tokens.append(total)
         self._mix(batches)
@@ -205,10 +218,12 @@ class Metrics(Silent):
     def target_lost(self, now: float, target: int) -> None:
         """A target is gone."""
         self.targets[target].close(now)
+        self.targets[target].lost = True
 
     def drafter_lost(self, now: float, drafter: int) -> None:
         """A drafter is gone."""
         self.drafters[drafter].close(now)
+        self.drafters[drafter].lost = True
 
     # Effects --------------------------------------------------------------------------------------------------
 
@@ -230,19 +245,25 @@ class Metrics(Silent):
         for lane in self.lanes:
             lane.change(now, 0)
 
+    def _loaded(self, now: float, effect: Loaded) -> None:
+        self._loader_since = now
+
     def _assign(self, now: float, effect: Assign) -> None:
         self.targets[effect.target].turn(now, BUSY)
+        self.place[effect.batch] = TARGET
         self.to_assign -= 1
         if not self.to_assign:
             self.fed_at = now
 
     def _admit(self, now: float, effect: Admit) -> None:
         self.lanes[effect.lane].change(now, 1)
+        self.place[effect.batch] = STAGED
         self.targets[effect.target].turn(now, STARVED)
 
     def _deliver(self, now: float, effect: Deliver) -> None:
         self.lanes[effect.lane].change(now, -1)
         self.outstanding -= 1
+        self.place[effect.batch] = TAKEN
         self.owner[effect.batch] = effect.drafter
         meter = self.drafters[effect.drafter]
         meter.hand += 1
@@ -264,11 +285,13 @@ class Metrics(Silent):
 
     def _put_back(self, now: float, effect: PutBack) -> None:
         self.lanes[effect.lane].change(now, 1)
+        self.place[effect.batch] = STAGED
         self.outstanding += 1
 
     def _recompute(self, now: float, effect: Recompute) -> None:
         self.to_assign += 1
         self.fed_at = None
+        self.place[effect.batch] = FEED
         if effect.place == STAGED:
             self.lanes[effect.lane].change(now, -1)
         if effect.place in (STAGED, HELD):
@@ -281,9 +304,8 @@ class Metrics(Silent):
             meter.turn(now, STARVED)
 
     def _lose(self, now: float, effect: Lose) -> None:
-        self.trained -= len(effect.batches)
-        self.lost += len(effect.batches)
         for batch in effect.batches:
+            self.place[batch] = LOST
             by = self.trained_by[self.owner[batch]]
             by[0] -= 1
             by[1] -= self._tokens[batch]
