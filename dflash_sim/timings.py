@@ -74,7 +74,7 @@ class MeasuredTimes:
     def _role(self, role: str) -> RoleProfile:
         profile = self.profile.target if role == "target" else self.profile.drafter
         if profile is None:
-            rule = f"no {role} was measured; measure one, or give timings.{role}.seconds"
+            rule = f"no {role} was measured; measure one and put both together with `dflash-sim fit`"
             raise TimingsError([f"{role}.samples: missing: {rule}"])
         return profile
 

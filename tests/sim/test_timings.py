@@ -254,7 +254,7 @@ def test_transfers_of_known_size_use_the_bandwidth() -> None:
 def test_a_role_that_was_not_measured_is_refused_with_the_remedy() -> None:
     only_targets = build_profile({"target": {"samples": [shape(1, 8, [1.0])]}})
     [fault] = refusal(draw, only_targets, Plan([(1, 8)]))
-    assert fault.startswith("drafter.samples: missing:") and "timings.drafter.seconds" in fault
+    assert fault.startswith("drafter.samples: missing:") and "dflash-sim fit" in fault
 
 
 # The bootstrap of the profile
