@@ -41,13 +41,13 @@ def unit_noise(
 ) -> FloatArray | None:
     """`count` multipliers of mean 1, or None for "always exactly 1".
 
-    `distribution` is None, "exponential", or an object or mapping with `erlang` = k (cv 1/√k). A `cv` alone
-    is lognormal: with σ² = ln(1 + cv²), exp(σz − σ²/2) has mean 1 and that cv. Each value is drawn in turn
-    from the stream, so a longer draw begins with the shorter one.
+    `distribution` is None or "constant" (no noise), "exponential", or an object or mapping with `erlang` = k
+    (cv 1/√k). A `cv` alone is lognormal: with σ² = ln(1 + cv²), exp(σz − σ²/2) has mean 1 and that cv. Each
+    value is drawn in turn from the stream, so a longer draw begins with the shorter one.
     """
     if distribution == "exponential":
         return rng.standard_exponential(count)
-    if distribution is not None:
+    if distribution not in (None, "constant"):
         k = int(distribution["erlang"] if isinstance(distribution, Mapping) else distribution.erlang)
         return rng.standard_gamma(k, count) / k
     if not cv:

@@ -16,10 +16,11 @@ import numpy as np
 from dflash_sim.draws import FloatArray, Purpose, Seed, stream, unit_noise
 from dflash_sim.service_inputs import (
     BatchPlan,
+    LoaderTimings,
     Measured,
     PerWorker,
     RoleTimings,
-    SecondsTimings,
+    StepTimings,
     Timings,
     TransferTimings,
 )
@@ -186,10 +187,11 @@ def _measured_first(role: str, workers: int, seed: Seed, measured: Measured) -> 
 
 
 def _loader(
-    spec: SecondsTimings | None, count: int, seed: Seed, measured: Measured | None
+    spec: LoaderTimings | None, count: int, seed: Seed, measured: Measured | None
 ) -> Callable[[int], float]:
     if spec is not None and spec.seconds is not None:
-        return _constant(spec.seconds)
+        noise = unit_noise(stream(seed, Purpose.LOADER), count, spec.cv, spec.distribution)
+        return _constant(spec.seconds) if noise is None else _per_batch(spec.seconds * noise)
     if measured is None:
         return _constant(0.0)
     return _per_batch(measured.loader_seconds(stream(seed, Purpose.LOADER).random(count)))
@@ -220,7 +222,7 @@ def _transfer(
 _STEP_BLOCK = 4096
 
 
-def _step(spec: SecondsTimings | None, seed: Seed, measured: Measured | None) -> Callable[[int], float]:
+def _step(spec: StepTimings | None, seed: Seed, measured: Measured | None) -> Callable[[int], float]:
     """Steps are not planned, so measured ones are drawn a block at a time, as far as they are asked for."""
     if spec is not None and spec.seconds is not None:
         return _constant(spec.seconds)

@@ -42,6 +42,8 @@ class Role:
 class Extra:
     seconds: float | None = None
     bytes_per_second: float | None = None
+    cv: float | None = None
+    distribution: Any = None
 
 
 @dataclass
@@ -185,6 +187,17 @@ def test_loader_transfer_and_step_take_no_time_unless_given() -> None:
 def test_loader_transfer_and_step_constants_are_exact() -> None:
     times = draw(Timings(loader=Extra(0.01), transfer=Extra(0.1), step=Extra(0.2)))
     assert (times.loader(0), times.transfer(5), times.step(10**6)) == (0.01, 0.1, 0.2)
+
+
+def test_the_loader_may_be_random_too() -> None:
+    times = draw(Timings(loader=Extra(2.0, distribution="exponential")), plan(20_000))
+    drawn = np.array([times.loader(batch) for batch in range(20_000)])
+    assert drawn.mean() == pytest.approx(2.0, rel=0.03)
+    assert drawn.std() == pytest.approx(2.0, rel=0.03)
+
+
+def test_constant_is_a_distribution_without_noise() -> None:
+    assert draw(Timings(target=Role(seconds=0.9, distribution="constant"))).target(0, 3) == 0.9
 
 
 def test_bytes_per_second_divides_the_bytes_of_the_batch() -> None:
