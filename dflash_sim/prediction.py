@@ -4,8 +4,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from dflash_sim.service import ServiceTimes, service_times
 from dflash_sim.simulator import PlannedFault, Simulator
+from dflash_sim.timings import MeasuredTimes
+from dflash_sim.timings_file import read_timings
 from policies.assembly import build_dispatcher
 from policies.batches import BatchPlan, plan_batches
 from policies.dispatcher import Dispatcher
@@ -13,7 +17,6 @@ from policies.loading import resolved
 from policies.pipeline import Pipeline
 from policies.waiting import waiting
 from reports.metrics import Metrics
-from reports.observer import Observer
 from reports.summary import Facts, summarize
 from reports.verdict import Alternative
 
@@ -40,6 +43,7 @@ class Run:
     dispatcher: Dispatcher
     metrics: Metrics
     times: ServiceTimes
+    measured: MeasuredTimes | None
     failures: Sequence[str]
     seed: int
 
@@ -54,17 +58,21 @@ def simulate(
     *,
     plan: BatchPlan | None = None,
     seed: int | None = None,
+    measured: MeasuredTimes | None = None,
     progress: Callable[[float, int], None] | None = None,
 ) -> Run:
     """Simulate the pipeline once. `seed` replaces the file's for the times; the plan keeps the file's.
 
+    `measured` replaces the timings that the file names.
+
     `progress(now_s, trained_batches)` is called now and then. Raises PipelineError, BatchPlanError or
     TimingsError for what only shows when the work is planned, PolicyError for a policy that breaks its rules.
     """
-    plan = plan if plan is not None else plan_batches(pipeline.data, seed=pipeline.seed)
+    plan = plan if plan is not None else plan_of(pipeline)
     seed = pipeline.seed if seed is None else seed
     dispatcher = build_dispatcher(pipeline, plan)
-    times = draw_times(pipeline, plan, seed)
+    measured = measured if measured is not None else measured_times(pipeline)
+    times = draw_times(pipeline, plan, seed, measured)
     topology = pipeline.topology
     metrics = Metrics(
         targets=topology.targets, drafters=topology.drafters, lanes=lanes_of(dispatcher), work=Work.of(plan)
@@ -87,13 +95,28 @@ def simulate(
         dispatcher=dispatcher,
         metrics=metrics,
         times=times,
+        measured=measured,
         failures=simulator.failures,
         seed=seed,
     )
 
 
-def draw_times(pipeline: Pipeline, plan: BatchPlan, seed: int) -> ServiceTimes:
+def plan_of(pipeline: Pipeline) -> BatchPlan:
+    """The batches of the pipeline."""
+    assert pipeline.data is not None, "checked when the file was read: a simulation needs data"
+    return plan_batches(pipeline.data, seed=pipeline.seed)
+
+
+def measured_times(pipeline: Pipeline) -> MeasuredTimes | None:
+    """The timings that the file names, if it names some."""
+    if pipeline.timings is None or pipeline.timings.file is None:
+        return None
+    return MeasuredTimes(read_timings(pipeline.timings.file), anchors=pipeline.training.anchors)
+
+
+def draw_times(pipeline: Pipeline, plan: BatchPlan, seed: int, measured: MeasuredTimes | None) -> ServiceTimes:
     """The service times of one run."""
+    assert pipeline.timings is not None, "checked when the file was read: a simulation needs timings"
     per_token = pipeline.memory.bytes_per_token
     return service_times(
         timings=pipeline.timings,
@@ -101,7 +124,8 @@ def draw_times(pipeline: Pipeline, plan: BatchPlan, seed: int) -> ServiceTimes:
         targets=pipeline.topology.targets,
         drafters=pipeline.topology.drafters,
         seed=seed,
-        batch_bytes=None if per_token is None else plan.slots * per_token,
+        batch_bytes=None if per_token is None else plan.slots.astype(np.float64) * per_token,
+        measured=measured,
     )
 
 

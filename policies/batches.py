@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,6 +101,17 @@ class BatchPlan:
     def samples_of(self, batch: int) -> I64:
         """Sample ids of one batch, int64[samples[batch]]; `batch` from 0 to N−1."""
         return self.sample_ids[self.sample_offsets[batch] : self.sample_offsets[batch + 1]]
+
+    def head(self, count: int) -> "BatchPlan":
+        """The first `count` batches, with the same buckets."""
+        if count >= self.count:
+            return self
+        offsets = self.sample_offsets[: count + 1]
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, array in self._arrays().items():
+            values[name] = array[:count]
+        values |= {"sample_offsets": offsets, "sample_ids": self.sample_ids[: offsets[-1]]}
+        return BatchPlan(**values)
 
     @cached_property
     def content_hash(self) -> str:

@@ -1,0 +1,161 @@
+"""The command `dflash-sim`: predict, compare, fit."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from dflash_sim.comparison import compare as compare_policies
+from dflash_sim.comparison import predict, with_policy
+from dflash_sim.timings_file import TimingsError
+from policies.batches import BatchPlanError
+from policies.builtin import BUILTIN
+from policies.faults import PipelineError, one_line
+from policies.loading import load
+from policies.pipeline import Pipeline
+from policies.policy import PolicyError
+from reports.summary import is_incomplete, to_json, versions, write_text
+from reports.table import print_comparison, print_run
+
+# Typer carries Click inside from 0.29 on and depends on it before; its exceptions have the same names in both.
+_Misused: Final[type[Any]] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
+
+COMPLETE: Final = 0
+UNUSABLE: Final = 2
+INCOMPLETE: Final = 3
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Predict a pipeline before renting GPUs.")
+
+File = Annotated[Path, typer.Argument(help="The pipeline file (YAML or JSON).", show_default=False)]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace one key; repeatable.")
+]
+Out = Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the run; else runs/NAME.")]
+AsJson = Annotated[bool, typer.Option("--json", help="The summary alone on stdout, as JSON.")]
+Seed = Annotated[int | None, typer.Option(help="Replace the file's seed.")]
+Replications = Annotated[int, typer.Option(min=1, help="Runs with other draws, for intervals.")]
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Show versions and end.")] = False) -> None:
+    if version:
+        typer.echo(", ".join(f"{name} {number}" for name, number in versions().items()))
+        raise typer.Exit
+
+
+@app.command()
+def run(
+    file: File,
+    overrides: Overrides = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    seed: Seed = None,
+    replications: Replications = 1,
+) -> None:
+    """Predict one pipeline."""
+    pipeline = read(file, overrides, seed)
+    with progress_bar(pipeline, "simulating") as progress:
+        _, summary = predict(pipeline, replications, progress)
+    folder = out if out is not None else Path("runs") / name_of(pipeline, file)
+    write_text(folder / "summary.json", to_json(summary))
+    if as_json:
+        sys.stdout.write(to_json(summary))
+    else:
+        print_run(console(), summary, f"{name_of(pipeline, file)}: {described(pipeline)}")
+    raise typer.Exit(INCOMPLETE if is_incomplete(summary) else COMPLETE)
+
+
+@app.command()
+def compare(
+    file: File,
+    policy: Annotated[str, typer.Option(help="Policies to compare, separated by commas.")] = ",".join(BUILTIN),
+    overrides: Overrides = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    seed: Seed = None,
+    replications: Replications = 1,
+) -> None:
+    """The same work under several policies, with common random numbers."""
+    pipeline = read(file, overrides, seed)
+    names = list(dict.fromkeys(name.strip() for name in policy.split(",") if name.strip()))
+    for name in names:
+        with_policy(pipeline, name)  # every name is checked before the first run
+    with progress_bar(pipeline, "comparing") as progress:
+        comparison = compare_policies(pipeline, names, replications, progress)
+    folder = out if out is not None else Path("runs") / f"{name_of(pipeline, file)}-compare"
+    write_text(folder / "summary.json", to_json(comparison))
+    if as_json:
+        sys.stdout.write(to_json(comparison))
+    else:
+        print_comparison(console(), comparison, f"{name_of(pipeline, file)}: {described(pipeline)}")
+    incomplete = any(is_incomplete(entry["summary"]) for entry in comparison["policies"])
+    raise typer.Exit(INCOMPLETE if incomplete else COMPLETE)
+
+
+def main() -> None:
+    """The console script: runs a command and turns the user's mistakes into lines and exit status 2."""
+    sys.exit(guarded(app, sys.argv[1:]))
+
+
+def guarded(command: typer.Typer, arguments: list[str]) -> int:
+    """Run a command; what is wrong with its input is told in one line a fault, without a traceback."""
+    sys.path.append("")  # a user's own policy is imported from the folder they stand in
+    try:
+        return int(command(arguments, standalone_mode=False) or 0)
+    except typer.Exit as ended:
+        return ended.exit_code
+    except _Misused as error:
+        lines = [one_line(error.format_message())]
+    except (PipelineError, BatchPlanError, TimingsError, PolicyError) as error:
+        lines = str(error).splitlines()
+    except OSError as error:
+        lines = [one_line(f"{error.filename or 'file'}: {error.strerror or error}")]
+    for line in lines:
+        sys.stderr.write(line + "\n")
+    return UNUSABLE
+
+
+def read(file: Path, overrides: list[str] | None, seed: int | None) -> Pipeline:
+    """The checked pipeline of a file, with the command line's changes."""
+    changes = list(overrides or ())
+    if seed is not None:
+        changes.append(f"seed={seed}")
+    return load(file, changes, for_simulation=True)
+
+
+def name_of(pipeline: Pipeline, file: Path) -> str:
+    """The name of the run, and of its folder."""
+    return pipeline.name or file.stem
+
+
+def described(pipeline: Pipeline) -> str:
+    """The pipeline in a few words."""
+    topology, training = pipeline.topology, pipeline.training
+    return (
+        f"{topology.targets} targets + {topology.drafters} drafters, {pipeline.dispatch.policy}, "
+        f"sync {training.sync}, accumulate {training.accumulate}"
+    )
+
+
+def console() -> Console:
+    """Where people read results; a pipe gets lines of 120 columns, so that tables are not cut."""
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=120)
+
+
+@contextmanager
+def progress_bar(pipeline: Pipeline, what: str) -> Iterator[Callable[[float, int], None] | None]:
+    """A bar on stderr over the trained batches, where a person watches."""
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield None
+        return
+    columns: list[Any] = [TextColumn(what), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
+    with Progress(*columns, console=errors, transient=True) as progress:
+        task = progress.add_task(what, total=None)
+        yield lambda now, trained: progress.update(task, completed=trained)

@@ -1,0 +1,220 @@
+"""Several runs of the same work: replications of one pipeline, and policies side by side.
+
+Every policy sees the same batches with the same times (common random numbers), so that differences are the policy's
+and not the draw's. A measured profile is itself a sample: each replication but the first resamples it.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dflash_sim.analysis import CannotTell, Ranking, paired, rank, replication_seeds
+from dflash_sim.draws import Purpose, stream
+from dflash_sim.prediction import Run, measured_times, plan_of, simulate, summary_of
+from dflash_sim.timings import MeasuredTimes, resample_profile
+from policies.batches import BatchPlan
+from policies.builtin import BUILTIN
+from policies.loading import replaced
+from policies.pipeline import Pipeline
+from reports.statistics import Interval, SteadyRate, steady_rate, t_interval, t_quantile
+from reports.verdict import Alternative
+
+Progress = Callable[[float, int], None]
+QUICK: Final = 20_000
+"""Batches that a quick simulation of the alternatives looks at."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What a replication is remembered by."""
+
+    tokens_per_s: float
+    slots_per_s: float
+    positions_per_s: float
+    steady_tokens_per_s: float | None
+    makespan_s: float
+
+
+def replicate(
+    pipeline: Pipeline, plan: BatchPlan, count: int, progress: Progress | None = None
+) -> Iterator[Run]:
+    """`count` runs of the same plan with other draws; the first is the plain run."""
+    measured = measured_times(pipeline)
+    for number, seed in enumerate(replication_seeds(pipeline.seed, count)):
+        resampled = _resampled(measured, pipeline, seed) if number else measured
+        yield simulate(pipeline, plan=plan, seed=seed, measured=resampled, progress=progress)
+
+
+def predict(pipeline: Pipeline, replications: int = 1, progress: Progress | None = None) -> tuple[Run, dict[str, Any]]:
+    """The first run and the summary; several replications fill in means and intervals of the rates."""
+    plan = plan_of(pipeline)
+    runs = replicate(pipeline, plan, replications, progress)
+    first = next(runs)
+    summary = summary_of(first)
+    if summary["verdict"]["bottleneck"] in ("dispatch", "sync"):
+        summary = summary_of(first, alternatives(pipeline, plan, first.measured))
+    figures = [figures_of(summary), *(figures_of(summary_of(run)) for run in runs)]
+    if len(figures) > 1:
+        _fill_in(summary, figures)
+    return first, summary
+
+
+def alternatives(pipeline: Pipeline, plan: BatchPlan, measured: MeasuredTimes | None) -> list[Alternative]:
+    """What the other policies would give for the first batches of the same work, best first."""
+    quick = plan.head(QUICK)
+    base = _rate(pipeline, quick, measured)
+    found = []
+    if base is not None:
+        for name, changes in _others(pipeline):
+            rate = _rate(replaced(pipeline, changes), quick, measured)
+            if rate is not None:
+                found.append(Alternative(name, rate, rate / base - 1))
+    return sorted(found, key=lambda other: (-other.gain, other.policy))
+
+
+def compare(
+    pipeline: Pipeline, policies: Sequence[str], replications: int = 1, progress: Progress | None = None
+) -> dict[str, Any]:
+    """The same work under several policies: a summary of each, its gain over the file's, and the ranking."""
+    plan = plan_of(pipeline)
+    summaries: dict[str, dict[str, Any]] = {}
+    figures: dict[str, list[Figures]] = {}
+    for policy in policies:
+        runs = replicate(with_policy(pipeline, policy), plan, replications, progress)
+        every = [summary_of(run) for run in runs]
+        summaries[policy] = every[0]
+        figures[policy] = [figures_of(summary) for summary in every]
+        if replications > 1:
+            _fill_in(every[0], figures[policy])
+    base = pipeline.dispatch.policy if pipeline.dispatch.policy in figures else policies[0]
+    return _comparison(pipeline, base, summaries, figures)
+
+
+def with_policy(pipeline: Pipeline, policy: str) -> Pipeline:
+    """The pipeline under another policy, checked again."""
+    return replaced(pipeline, {"dispatch.policy": policy})
+
+
+def figures_of(summary: Mapping[str, Any]) -> Figures:
+    """The figures of one run; rates of a run that took no time count as zero."""
+    rates = summary["throughput"]
+    return Figures(
+        tokens_per_s=rates["tokens_per_s"] or 0.0,
+        slots_per_s=rates["slots_per_s"] or 0.0,
+        positions_per_s=rates["positions_per_s"] or 0.0,
+        steady_tokens_per_s=rates["steady_tokens_per_s"],
+        makespan_s=summary["makespan_s"],
+    )
+
+
+def _resampled(measured: MeasuredTimes | None, pipeline: Pipeline, seed: int) -> MeasuredTimes | None:
+    if measured is None:
+        return None
+    profile = resample_profile(measured.profile, stream(seed, Purpose.PROFILE))
+    return MeasuredTimes(profile, anchors=pipeline.training.anchors)
+
+
+def _others(pipeline: Pipeline) -> Iterator[tuple[str, dict[str, object]]]:
+    for policy in BUILTIN:
+        if policy != pipeline.dispatch.policy and _allowed(pipeline, policy):
+            yield policy, {"dispatch.policy": policy}
+    if pipeline.training.sync == "step" and pipeline.topology.drafters > 1:
+        yield "sync: pooled", {"training.sync": "pooled"}
+
+
+def _allowed(pipeline: Pipeline, policy: str) -> bool:
+    """A bucketed policy without buckets is `shared` under another name; a capacity means other things there."""
+    assert pipeline.data is not None
+    return policy != "bucketed" or (bool(pipeline.data.buckets) and pipeline.dispatch.capacity is None)
+
+
+def _rate(pipeline: Pipeline, plan: BatchPlan, measured: MeasuredTimes | None) -> float | None:
+    metrics = simulate(pipeline, plan=plan, measured=measured).metrics
+    rate = steady_rate(metrics.times, metrics.trained_tokens, end=metrics.fed_at)
+    return rate.rate if isinstance(rate, SteadyRate) else None
+
+
+def _fill_in(summary: dict[str, Any], figures: Sequence[Figures]) -> None:
+    """Means and intervals over the replications in place of the first one's figures."""
+    rates = summary["throughput"]
+    for name in ("tokens_per_s", "slots_per_s", "positions_per_s"):
+        if rates[name] is not None:
+            rates[name] = _mean([getattr(each, name) for each in figures])
+    steady = [each.steady_tokens_per_s for each in figures]
+    known = [rate for rate in steady if rate is not None]
+    whole = len(known) == len(steady)
+    if whole:
+        rates["steady_tokens_per_s"] = _mean(known)
+    rates["ci95"] = _pair(t_interval(known if whole else [each.tokens_per_s for each in figures]))
+    makespans = [each.makespan_s for each in figures]
+    summary["replications"] = {
+        "count": len(figures),
+        "ci95_of": "steady_tokens_per_s" if whole else "tokens_per_s",
+        "makespan_s": {"mean": _mean(makespans), "ci95": _pair(t_interval(makespans))},
+    }
+    if summary["stop_reason"] == "data_exhausted":
+        summary["eta_s"], summary["eta_ci95"] = _mean(makespans), _next_one(makespans)
+
+
+def _next_one(values: Sequence[float], confidence: float = 0.95) -> list[float]:
+    """Interval for one more value of the same normal population, which one real run is."""
+    interval = t_interval(values)
+    assert interval is not None
+    spread = interval.half_width / t_quantile(len(values), confidence) * math.sqrt(len(values) + 1)
+    half = t_quantile(len(values), confidence) * spread
+    return [max(interval.mean - half, 0.0), interval.mean + half]
+
+
+def _comparison(
+    pipeline: Pipeline, base: str, summaries: Mapping[str, dict[str, Any]], figures: Mapping[str, list[Figures]]
+) -> dict[str, Any]:
+    steady = all(each.steady_tokens_per_s is not None for every in figures.values() for each in every)
+    name = "steady_tokens_per_s" if steady else "tokens_per_s"
+    results = {policy: [getattr(each, name) or 0.0 for each in every] for policy, every in figures.items()}
+    ranking = rank(results) if len(results) > 1 else None
+    order = [place.name for place in ranking.places] if ranking else list(results)
+    return {
+        "kind": "comparison",
+        "base": base,
+        "measure": name,
+        "seed": pipeline.seed,
+        "replications": len(results[base]),
+        "ranking": order,
+        "outcome": _outcome(ranking, results),
+        "policies": [_entry(policy, base, summaries[policy], results) for policy in order],
+    }
+
+
+def _entry(
+    policy: str, base: str, summary: dict[str, Any], results: Mapping[str, Sequence[float]]
+) -> dict[str, Any]:
+    rate, reference = _mean(results[policy]), _mean(results[base])
+    gain = paired(results[base], results[policy]).gain if policy != base else None
+    return {
+        "policy": policy,
+        "rate": rate,
+        "gain": rate / reference - 1 if reference > 0 else None,
+        "gain_ci95": _pair(gain),
+        "summary": summary,
+    }
+
+
+def _outcome(ranking: Ranking | None, results: Mapping[str, Sequence[float]]) -> str:
+    """Who wins, in words. One replication of random times cannot tell; one of fixed times needs no other."""
+    if ranking is None:
+        return "one policy only"
+    match ranking.outcome:
+        case CannotTell(among) if len(next(iter(results.values()))) > 1:
+            return f"cannot tell: {', '.join(among)}"
+        case CannotTell():
+            return "one replication: no interval (use --replications)"
+    return f"{ranking.places[0].name} is fastest"
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _pair(interval: Interval | None) -> list[float] | None:
+    return None if interval is None else [interval.low, interval.high]
