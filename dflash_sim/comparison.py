@@ -21,6 +21,8 @@ from reports.statistics import Interval, SteadyRate, steady_rate, t_interval, t_
 from reports.verdict import Alternative
 
 Progress = Callable[[float, int], None]
+_ALIKE: Final = 0.999
+"""Rates of fixed times closer than this are equal for any purpose."""
 QUICK: Final = 20_000
 """Batches that a quick simulation of the alternatives looks at."""
 
@@ -70,7 +72,12 @@ def alternatives(pipeline: Pipeline, plan: BatchPlan, measured: MeasuredTimes | 
             rate = _rate(replaced(pipeline, changes), quick, measured)
             if rate is not None:
                 found.append(Alternative(name, rate, rate / base - 1))
-    return sorted(found, key=lambda other: (-other.gain, other.policy))
+    return sorted(found, key=_preference)
+
+
+def _preference(other: Alternative) -> tuple[float, bool, str]:
+    """Best gain first; gains that print alike go to `shared`, the simplest."""
+    return -round(other.gain, 3), other.policy != "shared", other.policy
 
 
 def compare(
@@ -181,7 +188,7 @@ def _comparison(
         "seed": pipeline.seed,
         "replications": len(results[base]),
         "ranking": order,
-        "outcome": _outcome(ranking, results),
+        "outcome": _outcome(pipeline, ranking, results),
         "policies": [_entry(policy, base, summaries[policy], results) for policy in order],
     }
 
@@ -200,16 +207,28 @@ def _entry(
     }
 
 
-def _outcome(ranking: Ranking | None, results: Mapping[str, Sequence[float]]) -> str:
-    """Who wins, in words. One replication of random times cannot tell; one of fixed times needs no other."""
+def _outcome(pipeline: Pipeline, ranking: Ranking | None, results: Mapping[str, Sequence[float]]) -> str:
+    """Who wins, in words. Fixed times need no replications; random ones cannot be told apart by one."""
     if ranking is None:
         return "one policy only"
+    if not is_random(pipeline):
+        best = max(values[0] for values in results.values())
+        fastest = [policy for policy, values in results.items() if values[0] > best * _ALIKE]
+        return f"fixed times: {', '.join(fastest)} {'is' if len(fastest) == 1 else 'are equally'} fastest"
+    if len(next(iter(results.values()))) == 1:
+        return "one replication of random times cannot tell policies apart: use --replications"
     match ranking.outcome:
-        case CannotTell(among) if len(next(iter(results.values()))) > 1:
-            return f"cannot tell: {', '.join(among)}"
-        case CannotTell():
-            return "one replication: no interval (use --replications)"
-    return f"{ranking.places[0].name} is fastest"
+        case CannotTell(among):
+            return f"cannot tell apart: {', '.join(among)} (95 %)"
+    return f"{ranking.places[0].name} is fastest (95 %)"
+
+
+def is_random(pipeline: Pipeline) -> bool:
+    """Whether another seed gives other times."""
+    timings = pipeline.timings
+    assert timings is not None
+    roles = [role for role in (timings.target, timings.drafter, timings.loader) if role is not None]
+    return timings.file is not None or any(role.cv or role.distribution not in (None, "constant") for role in roles)
 
 
 def _mean(values: Sequence[float]) -> float:
