@@ -1,8 +1,8 @@
 """How fast the simulator is, as ratios in one run: `make bench`.
 
 The yardstick is a textbook SimPy model of the same two hops (loader → targets → drafters over two `simpy.Store`s)
-without any metrics. Ours keeps full metrics and sends every batch through the dispatcher on both hops. The two are timed
-in turn, several times, because machines drift; the median ratio counts.
+without any metrics. Ours keeps full metrics and sends every batch through the dispatcher on both hops. The two are
+timed in turn, several times, because machines drift; the median ratio counts.
 """
 
 import gc

@@ -15,7 +15,7 @@ from dflash_sim.comparison import predict, with_policy
 from dflash_sim.timings_file import TimingsError
 from policies.batches import BatchPlanError
 from policies.builtin import BUILTIN
-from policies.faults import PipelineError, one_line
+from policies.faults import Fault, PipelineError, one_line
 from policies.loading import load
 from policies.pipeline import Pipeline
 from policies.policy import PolicyError
@@ -83,6 +83,8 @@ def compare(
     """The same work under several policies, with common random numbers."""
     pipeline = read(file, overrides, seed)
     names = list(dict.fromkeys(name.strip() for name in policy.split(",") if name.strip()))
+    if not names:
+        raise PipelineError([Fault("--policy", policy, f"must name policies, e.g. {','.join(BUILTIN)}")])
     for name in names:
         with_policy(pipeline, name)  # every name is checked before the first run
     with progress_bar(pipeline, "comparing") as progress:

@@ -99,19 +99,25 @@ class Simulator:
     def run(self) -> float:
         """Simulate to the end, to `at_s`, or until nothing is left to happen; returns the time then [s]."""
         dispatcher = self._dispatcher
-        for target in list(dispatcher.targets):
-            self._carry_out(self._ask(target))
-        for drafter in list(dispatcher.dispatch.consumers):
-            for _ in range(1 + self._prefetch):
-                self._carry_out(self._take(drafter))
-        effects: list[Effect] = []
-        self._load_next(effects)
-        self._carry_out(effects)
+        self._start()
         self._loop()
         if dispatcher.ended is None and self.env.peek() != _NEVER:
             self._stop_at(self._at_s)
             return self._at_s
         return self.env.now
+
+    def _start(self) -> None:
+        """All workers ask in the order of their numbers; then the loader begins."""
+        dispatcher = self._dispatcher
+        asks = [(self._ask, target) for target in dispatcher.targets]
+        asks += [(self._take, d) for d in dispatcher.dispatch.consumers for _ in range(1 + self._prefetch)]
+        for ask, worker in asks:
+            if dispatcher.ended is None:  # without data the first to ask is told that the run is over
+                self._carry_out(ask(worker))
+        if dispatcher.ended is None:
+            effects: list[Effect] = []
+            self._load_next(effects)
+            self._carry_out(effects)
 
     def _loop(self) -> None:
         env, dispatcher, limit = self.env, self._dispatcher, self._at_s
