@@ -150,5 +150,6 @@ class Data(Section):
     def _default_order(cls, given: Any) -> Any:
         if not isinstance(given, dict) or "order" in given:
             return given
-        as_samples = "lengths" in given or ("path" in given and not {"batches", "tokens"} & given.keys())
+        as_batches = given.get("batches") is not None or given.get("tokens") is not None
+        as_samples = given.get("lengths") is not None or (given.get("path") is not None and not as_batches)
         return {**given, "order": "shuffled" if as_samples else "given"}
