@@ -39,7 +39,7 @@ _READ_FILES: Final = (("data", "lengths"), ("timings", "file"))
 def load(
     path: str | os.PathLike[str], overrides: Iterable[str] = (), *, for_simulation: bool = False
 ) -> Pipeline:
-    """The pipeline of a file. Paths in it are taken from the file's folder.
+    """The pipeline of a file. Paths in it, and in overrides, start at the file's folder.
 
     `overrides`: texts `dotted.key=value`. `for_simulation`: data and timings must be there.
     Raises PipelineError for whatever is wrong with the file or its contents.
