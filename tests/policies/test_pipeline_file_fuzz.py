@@ -16,11 +16,11 @@ from policies.faults import PipelineError
 from policies.loading import from_mapping, load, loads, resolved
 
 WORDS = """
-seed topology targets drafters devices feed policy depth dispatch capacity prefetch mix min_buckets data
-batches tokens length seconds lengths lognormal mean sigma min max count batch samples max_tokens buckets order
-epochs timings target drafter tokens_per_second cv distribution erlang loader transfer bytes_per_second step file
-training accumulate sync memory hidden_size taps host_limit stop at_s faults worker at_batch kind model
-<list> <number> <drawn>
+seed topology targets drafters devices feed policy depth dispatch capacity prefetch mix min_buckets
+data batches tokens length seconds lengths lognormal mean sigma min max count batch samples
+max_tokens buckets order epochs timings target drafter tokens_per_second cv distribution erlang
+loader transfer bytes_per_second step file training accumulate sync memory hidden_size taps
+host_limit stop at_s faults worker at_batch kind model <list> <number> <drawn>
 """
 KEYS = WORDS.split()
 SCALARS = st.one_of(
