@@ -59,6 +59,6 @@ class Dispatch(Section):
     @model_validator(mode="before")
     @classmethod
     def _default_depth(cls, given: Any) -> Any:
-        if isinstance(given, dict) and not {"depth", "capacity"} & given.keys():
+        if isinstance(given, dict) and given.get("depth") is None and given.get("capacity") is None:
             return {**given, "depth": DEFAULT_DEPTH}
         return given
