@@ -109,7 +109,7 @@ class Simulator:
     def _start(self) -> None:
         """All workers ask in the order of their numbers; then the loader begins."""
         dispatcher = self._dispatcher
-        asks = [(self._ask, target) for target in dispatcher.targets]
+        asks: list[tuple[Callable[[int], list[Effect]], int]] = [(self._ask, target) for target in dispatcher.targets]
         asks += [(self._take, d) for d in dispatcher.dispatch.consumers for _ in range(1 + self._prefetch)]
         for ask, worker in asks:
             if dispatcher.ended is None:  # without data the first to ask is told that the run is over
