@@ -112,6 +112,22 @@ class Case:
         metrics.finish(end)
         return metrics, events
 
+    def record_abandoned_step(self, folder: Path) -> tuple[Metrics, Events]:
+        """The first step of one target and one drafter cannot be applied; driven by hand, since no simulation
+        abandons a step. Returns the live numbers and the events."""
+        dispatcher, events, now = self.dispatcher(), Events(), iter(range(100))
+        lanes = [(lane.name, lane.capacity) for lane in dispatcher.dispatch.lanes]
+        metrics = self.metrics(lanes)
+        with self.writer(folder, lanes) as writer:
+            watch = Observers(metrics, events, writer)
+            for name, *args in ABANDONED:
+                time_s = float(next(now))
+                getattr(watch, name)(time_s, *args)
+                watch.effects(time_s, getattr(dispatcher, name)(*args))
+            writer.finish(time_s)
+        metrics.finish(time_s)
+        return metrics, events
+
     def _timings(self) -> SimpleNamespace:
         def role(rate: float) -> SimpleNamespace:
             return SimpleNamespace(
@@ -138,13 +154,31 @@ def hang(role: str, worker: int, at_batch: int) -> PlannedFault:
     return PlannedFault(role=role, worker=worker, at_batch=at_batch, kind="hang")
 
 
+ABANDONED = (
+    ("ask", 0),
+    ("take", 0),
+    ("load", 0),
+    ("loader_done",),
+    ("offer", 0, 0),
+    ("received", 0, 0),
+    ("ask", 0),
+    ("computed", 0, 0),
+    ("abandon", 0),
+    ("offer", 0, 0),
+    ("take", 0),
+    ("received", 0, 0),
+    ("computed", 0, 0),
+    ("commit", 0, (0,)),
+)
+SYNCS = ("none", "step", "pooled")
 CASES = {
-    **{f"{policy}, {sync}": Case(policy=policy, sync=sync) for policy in BUILTIN for sync in ("none", "step", "pooled")},
+    **{f"{policy}, {sync}": Case(policy=policy, sync=sync) for policy in BUILTIN for sync in SYNCS},
     "accumulate": Case(policy="bucketed", sync="step", accumulate=4, batches=61),
     "accumulate, none": Case(accumulate=3, batches=61),
     "prefetch": Case(sync="step", accumulate=2, prefetch=2, transfer=0.3),
     "timed extras": Case(sync="pooled", accumulate=2, loader=0.2, transfer=0.1, step=0.4),
-    "target crash": Case(policy="round_robin", sync="step", accumulate=2, transfer=0.5, faults=(crash("target", 0, 4),)),
+    "target crash": Case(policy="round_robin", sync="step", accumulate=2, faults=(crash("target", 0, 4),)),
+    "target crash, slow copies": Case(transfer=3.0, faults=(crash("target", 0, 2),)),
     "drafter crash": Case(policy="rotating", sync="step", accumulate=2, faults=(crash("drafter", 1, 4),)),
     "drafter crash, none": Case(faults=(crash("drafter", 0, 9),)),
     "all targets crash": Case(targets=1, faults=(crash("target", 0, 5),)),

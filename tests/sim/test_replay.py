@@ -44,8 +44,15 @@ def test_a_recorded_run_replays_without_a_difference(case: Case, tmp_path: Path)
     assert replay(read_trace(tmp_path), case.dispatcher()) == []
 
 
+def test_an_abandoned_step_replays_without_a_difference(tmp_path: Path) -> None:
+    case = Case(sync="step", targets=1, drafters=1, batches=1)
+    case.record_abandoned_step(tmp_path)
+    assert replay(read_trace(tmp_path), case.dispatcher()) == []
+
+
 def test_an_altered_effect_is_found_at_its_position(trace: Trace) -> None:
-    row = first(trace, "admit", after=200)
+    admits, offers = trace.kind == CODE["admit"], trace.kind == CODE["offer"]
+    row = int(np.flatnonzero(admits[1:] & offers[:-1])[20]) + 1
     (found,) = replay(changed(trace, "worker", row, lambda worker: (worker + 1) % 3), CASE.dispatcher())
     assert found.position == row
     assert found.time_s == trace.time_s[row]
