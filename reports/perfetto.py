@@ -121,9 +121,7 @@ class _Timeline(Funnel):
         """Delivered and not computed, in order."""
         self._step_of: dict[int, int] = {}
         """The step that a drafter applies."""
-        self._metrics = Metrics(
-            targets=header.targets, drafters=header.drafters, lanes=header.lanes, work=trace.work
-        )
+        self._metrics = Metrics(targets=header.targets, drafters=header.drafters, lanes=header.lanes, work=trace.work)
         self._metrics.targets = [self._worker(_TARGETS, t, self._target_label) for t in range(header.targets)]
         self._metrics.drafters = [self._worker(_DRAFTERS, d, self._drafter_label) for d in range(header.drafters)]
         self._lanes = [self._lane(name, capacity) for name, capacity in header.lanes]
@@ -211,9 +209,7 @@ class _Timeline(Funnel):
         name = " ".join([state, *(f"{key} {value}" for key, value in args.items())])
         ts = _microseconds(start)
         dur = round(_microseconds(end) - ts, 3)
-        self._emit(
-            {"ph": "X", "pid": pid, "tid": tid, "name": name, "cat": state, "ts": ts, "dur": dur, "args": args}
-        )
+        self._emit({"ph": "X", "pid": pid, "tid": tid, "name": name, "cat": state, "ts": ts, "dur": dur, "args": args})
 
     def _counter(self, pid: int, name: str, now: float, args: dict[str, float]) -> None:
         self._emit({"ph": "C", "pid": pid, "tid": 0, "name": name, "ts": _microseconds(now), "args": args})

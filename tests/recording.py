@@ -62,9 +62,7 @@ class Case:
             feed=BUILTIN["shared"](),
             feed_shape=Shape(producers=1, consumers=self.targets, depth=4),
             dispatch=BUILTIN[self.policy](),
-            dispatch_shape=Shape(
-                producers=self.targets, consumers=self.drafters, depth=2, buckets=plan.bucket_names
-            ),
+            dispatch_shape=Shape(producers=self.targets, consumers=self.drafters, depth=2, buckets=plan.bucket_names),
             bucket_of=plan.bucket.tolist(),
             sync=self.sync,
             accumulate=self.accumulate,
@@ -74,9 +72,7 @@ class Case:
 
     def metrics(self, lanes: list[tuple[str, int]]) -> Metrics:
         plan = self.plan()
-        work = SimpleNamespace(
-            tokens=plan.tokens.tolist(), bucket=plan.bucket.tolist(), length=plan.length.tolist()
-        )
+        work = SimpleNamespace(tokens=plan.tokens.tolist(), bucket=plan.bucket.tolist(), length=plan.length.tolist())
         return Metrics(targets=self.targets, drafters=self.drafters, lanes=lanes, work=work)
 
     def writer(self, folder: Path, lanes: list[tuple[str, int]], **more: Any) -> TraceWriter:
@@ -130,9 +126,7 @@ class Case:
 
     def _timings(self) -> SimpleNamespace:
         def role(rate: float) -> SimpleNamespace:
-            return SimpleNamespace(
-                seconds=None, tokens_per_second=rate, cv=0.3, distribution=None, first_seconds=None
-            )
+            return SimpleNamespace(seconds=None, tokens_per_second=rate, cv=0.3, distribution=None, first_seconds=None)
 
         def extra(seconds: float | None) -> SimpleNamespace | None:
             return None if seconds is None else SimpleNamespace(seconds=seconds, bytes_per_second=None)
@@ -178,7 +172,7 @@ CASES = {
     "prefetch": Case(sync="step", accumulate=2, prefetch=2, transfer=0.3),
     "timed extras": Case(sync="pooled", accumulate=2, loader=0.2, transfer=0.1, step=0.4),
     "target crash": Case(policy="round_robin", sync="step", accumulate=2, faults=(crash("target", 0, 4),)),
-    "target crash, slow copies": Case(transfer=3.0, faults=(crash("target", 0, 2),)),
+    "target crash, slow copies": Case(policy="round_robin", sync="step", transfer=3.0, faults=(crash("target", 0, 6),)),
     "drafter crash": Case(policy="rotating", sync="step", accumulate=2, faults=(crash("drafter", 1, 4),)),
     "drafter crash, none": Case(faults=(crash("drafter", 0, 9),)),
     "all targets crash": Case(targets=1, faults=(crash("target", 0, 5),)),

@@ -129,7 +129,8 @@ CASES["shared, step"].record(Path(sys.argv[1]), rows_per_part=50)
 
 
 def test_a_killed_run_leaves_its_first_events_readable(tmp_path: Path) -> None:
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "killed")], check=False)
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "killed")]
+    killed = subprocess.run(command, check=False, cwd=Path(__file__).parents[2])
     assert killed.returncode == -9
     _, live = CASES["shared, step"].record(tmp_path / "whole")
     trace = read_trace(tmp_path / "killed")
