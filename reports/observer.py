@@ -5,7 +5,7 @@ answer. Metrics, memory and traces are observers; `Observers` passes everything 
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from policies.effects import Effect
 
@@ -81,3 +81,67 @@ class Silent:
 
     def effects(self, now: float, effects: Sequence[Effect]) -> None:
         pass
+
+
+class Funnel:
+    """An observer that hands every input to its one method `input`; its subclasses add `input` and `effects`."""
+
+    def input(self, now: float, name: str, args: tuple[Any, ...]) -> None:
+        """The driver is about to call the dispatcher's method `name` with `args`."""
+        raise NotImplementedError
+
+    def load(self, now: float, batch: int) -> None:
+        self.input(now, "load", (batch,))
+
+    def loader_done(self, now: float) -> None:
+        self.input(now, "loader_done", ())
+
+    def ask(self, now: float, target: int) -> None:
+        self.input(now, "ask", (target,))
+
+    def offer(self, now: float, target: int, batch: int) -> None:
+        self.input(now, "offer", (target, batch))
+
+    def target_lost(self, now: float, target: int) -> None:
+        self.input(now, "target_lost", (target,))
+
+    def take(self, now: float, drafter: int) -> None:
+        self.input(now, "take", (drafter,))
+
+    def received(self, now: float, drafter: int, batch: int) -> None:
+        self.input(now, "received", (drafter, batch))
+
+    def computed(self, now: float, drafter: int, batch: int) -> None:
+        self.input(now, "computed", (drafter, batch))
+
+    def commit(self, now: float, step: int, batches: Sequence[int]) -> None:
+        self.input(now, "commit", (step, tuple(batches)))
+
+    def abandon(self, now: float, step: int) -> None:
+        self.input(now, "abandon", (step,))
+
+    def drafter_lost(self, now: float, drafter: int) -> None:
+        self.input(now, "drafter_lost", (drafter,))
+
+    def stop(self, now: float, reason: str) -> None:
+        self.input(now, "stop", (reason,))
+
+
+class Observers(Funnel):
+    """Passes every event on to several observers, in the order given."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._inputs = {
+            name: [getattr(observer, name) for observer in observers]
+            for name in vars(Funnel)
+            if name != "input" and not name.startswith("_")
+        }
+        self._effects = [observer.effects for observer in observers]
+
+    def input(self, now: float, name: str, args: tuple[Any, ...]) -> None:
+        for call in self._inputs[name]:
+            call(now, *args)
+
+    def effects(self, now: float, effects: Sequence[Effect]) -> None:
+        for call in self._effects:
+            call(now, effects)
