@@ -17,6 +17,7 @@ from policies.loading import resolved
 from policies.pipeline import Pipeline
 from policies.waiting import waiting
 from reports.metrics import Metrics
+from reports.observer import Log
 from reports.summary import Facts, summarize
 from reports.verdict import Alternative
 
@@ -80,7 +81,7 @@ def simulate(
     simulator = Simulator(
         dispatcher=dispatcher,
         times=times,
-        observer=metrics,
+        log=Log(metrics),
         batches=plan.count,
         prefetch=pipeline.dispatch.prefetch,
         placement=pipeline.dispatch.placement,

@@ -9,8 +9,8 @@ while it computes. All figures are whole bytes.
 """
 
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol, TypedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from policies.effects import Admit, Deliver, Effect, PutBack, Recompute
 from policies.ledger import HELD, PLACES, RECEIVED, STAGED, TAKEN
 from policies.sections.limits import Memory
-from reports.observer import Silent
+from reports.observer import Exchange
 
 __all__ = [
     "MemoryMeter",
@@ -165,7 +165,7 @@ class PinnedStore:
         self.blocks.drop(batch, term)
 
 
-class MemoryMeter(Silent):
+class MemoryMeter:
     """Follows one run.
 
     `slots`: the padded slots of each batch. `readers`: the only reader of each hidden-state lane, None where all read.
@@ -214,42 +214,37 @@ class MemoryMeter(Silent):
             ),
         )
 
-    # Inputs ---------------------------------------------------------------------------------------------------
-
-    def offer(self, now: float, target: int, batch: int) -> None:
-        """The hidden states exist from now on."""
-        self._at[batch] = store = self._held_at[target]
-        store.put(batch, HELD)
-
-    def received(self, now: float, drafter: int, batch: int) -> None:
-        """They are on the drafter's device."""
-        self._move(batch, self.drafters[drafter], TAKEN, RECEIVED)
-
-    def computed(self, now: float, drafter: int, batch: int) -> None:
-        """They are not needed any more, unless the batch is lost and computed again."""
-        self._at.pop(batch).drop(batch, RECEIVED)
-
-    # Effects --------------------------------------------------------------------------------------------------
-
-    def effects(self, now: float, effects: Sequence[Effect]) -> None:
-        """What the dispatcher answered, in order."""
-        answered: Sequence[Any] = effects
-        for effect in answered:
-            kind = type(effect)
-            if kind is Admit:
-                self._move(effect.batch, self._staged_at[effect.lane][effect.target], HELD, STAGED)
-            elif kind is Deliver:
-                self._at[effect.batch].shift(effect.batch, STAGED, TAKEN)
-            elif kind is PutBack:
-                self._at[effect.batch].shift(effect.batch, TAKEN, STAGED)
-            elif kind is Recompute:
-                self._free(effect.batch, effect.place)
-        if self._risen:
-            for store in self._risen:
-                store.settle()
-            self._risen.clear()
+    def observe(self, exchanges: Iterable[Exchange]) -> None:
+        """The next exchanges, in order. Peaks are judged after each, not between two effects of one answer."""
+        for _, name, arguments, answer in exchanges:
+            if name == "offer":
+                target, batch = arguments
+                self._at[batch] = store = self._held_at[target]
+                store.put(batch, HELD)
+            elif name == "received":
+                drafter, batch = arguments
+                self._move(batch, self.drafters[drafter], TAKEN, RECEIVED)
+            elif name == "computed":
+                self._at.pop(arguments[1]).drop(arguments[1], RECEIVED)
+            for effect in answer:
+                self._effect(effect)
+            if self._risen:
+                for risen in self._risen:
+                    risen.settle()
+                self._risen.clear()
 
     # Inside ---------------------------------------------------------------------------------------------------
+
+    def _effect(self, effect: Effect) -> None:
+        match effect:
+            case Admit():
+                self._move(effect.batch, self._staged_at[effect.lane][effect.target], HELD, STAGED)
+            case Deliver():
+                self._at[effect.batch].shift(effect.batch, STAGED, TAKEN)
+            case PutBack():
+                self._at[effect.batch].shift(effect.batch, TAKEN, STAGED)
+            case Recompute():
+                self._free(effect.batch, effect.place)
 
     def _free(self, batch: int, place: int) -> None:
         """Only a batch that was being computed, or that was trained on already, has no hidden states to lose."""

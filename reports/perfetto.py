@@ -7,7 +7,7 @@ never disagree with the summary. Events are written as they are found; the file 
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -16,7 +16,7 @@ import numpy as np
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.trace import CODE
 from reports.metrics import BLOCKED, BUSY, STATES, TRANSFER, LaneMeter, Metrics, WorkerMeter
-from reports.observer import Funnel
+from reports.observer import Exchange
 from reports.tracefile import Trace, feed
 
 PROCESSES: Final = ("loader", "targets", "drafters", "lanes", "training")
@@ -107,7 +107,7 @@ class _Lane(LaneMeter):
             self.changed(self.since, self.depth)
 
 
-class _Timeline(Funnel):
+class _Timeline:
     """Feeds the accumulator, and follows which batch each worker is at, to name the spans."""
 
     def __init__(self, trace: Trace, emit: Emit) -> None:
@@ -127,33 +127,37 @@ class _Timeline(Funnel):
         self._lanes = [self._lane(name, capacity) for name, capacity in header.lanes]
         self._metrics.lanes = list(self._lanes)
 
-    # Events: the accumulator first, since a span that ends is named by what was true before ----------------------
+    def observe(self, exchanges: Iterable[Exchange]) -> None:
+        """The next exchanges: the accumulator first, since a span that ends is named by what was true before."""
+        for now, name, arguments, answer in exchanges:
+            self._metrics.observe([(now, name, arguments, ())])
+            self._input(now, name, arguments)
+            for effect in answer:
+                self._metrics.observe([(now, "", (), (effect,))])
+                self._effect(now, effect)
 
-    def input(self, now: float, name: str, args: tuple[Any, ...]) -> None:
-        getattr(self._metrics, name)(now, *args)
+    def _input(self, now: float, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "computed":
-            self._at_drafter[args[0]].popleft()
+            self._at_drafter[arguments[0]].popleft()
         elif name == "commit":
-            self._stepped(args[0])
+            self._stepped(arguments[0])
         elif name == "load":
-            self._loader(now, "busy", args[0])
+            self._loader(now, "busy", arguments[0])
 
-    def effects(self, now: float, effects: Sequence[Effect]) -> None:
-        for effect in effects:
-            self._metrics.effects(now, (effect,))
-            match effect:
-                case Loaded(batch=batch):
-                    self._loader(now, "blocked", batch)
-                case Assign(target=target, batch=batch):
-                    self._at_target[target] = batch
-                case Deliver(drafter=drafter, batch=batch):
-                    self._at_drafter[drafter].append(batch)
-                case Recall(drafter=drafter, batch=batch):
-                    self._at_drafter[drafter].remove(batch)
-                case Step(step=step, drafters=drafters):
-                    self._step_of.update(dict.fromkeys(drafters, step))
-                case Drop(step=step):
-                    self._stepped(step)
+    def _effect(self, now: float, effect: Effect) -> None:
+        match effect:
+            case Loaded(batch=batch):
+                self._loader(now, "blocked", batch)
+            case Assign(target=target, batch=batch):
+                self._at_target[target] = batch
+            case Deliver(drafter=drafter, batch=batch):
+                self._at_drafter[drafter].append(batch)
+            case Recall(drafter=drafter, batch=batch):
+                self._at_drafter[drafter].remove(batch)
+            case Step(step=step, drafters=drafters):
+                self._step_of.update(dict.fromkeys(drafters, step))
+            case Drop(step=step):
+                self._stepped(step)
 
     def finish(self, now: float) -> None:
         """The run is over: end what is open, and add what is known only now."""

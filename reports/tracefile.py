@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,10 +138,10 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
 
 
 def feed(trace: Trace, observer: Observer) -> float:
-    """Report every event of the trace to an observer; returns when the run was over [s]."""
-    for call in trace.calls():
-        getattr(observer, call.input.name)(call.time_s, *call.input.args)
-        observer.effects(call.answered_s, call.effects)
+    """Hand every exchange of the trace to an observer; returns when the run was over [s]."""
+    exchanges = ((call.time_s, call.input.name, call.input.args, call.effects) for call in trace.calls())
+    while chunk := list(islice(exchanges, _STRIDE)):
+        observer.observe(chunk)
     return trace.end_s
 
 

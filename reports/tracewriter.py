@@ -19,9 +19,8 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from policies.effects import Effect
 from policies.trace import CODE, EFFECT_ROWS, INPUT_ROWS, NONE
-from reports.observer import Funnel
+from reports.observer import Exchange
 from reports.tracelayout import FILE, PARTS, PLAN_COLUMNS, ROW_DTYPE, Header, Planned, event_table, plan_table
 
 ROWS_PER_PART: Final = 1 << 17
@@ -37,10 +36,10 @@ _FORMAT: Final = {
 """Times, batches and steps come in runs of near values: without a dictionary they take half the space."""
 
 
-class TraceWriter(Funnel):
+class TraceWriter:
     """An observer that writes `folder/trace.parquet`; an older trace there is removed at once.
 
-    `lanes` are (name, capacity) of the hidden-state hop. With `every_s` the rows are also flushed when an event comes
+    `lanes` are (name, capacity) of the hidden-state hop. With `every_s` the rows are also flushed when events come
     that many seconds of `clock` after the last flush. Not thread-safe: call it under the dispatcher's lock.
     """
 
@@ -75,21 +74,19 @@ class TraceWriter(Funnel):
 
     # Events ---------------------------------------------------------------------------------------------------
 
-    def input(self, now: float, name: str, args: tuple[Any, ...]) -> None:
-        """The driver is about to call the dispatcher."""
-        for row in INPUT_ROWS[name](*args):
-            self._rows += _pack(now, *row)
-
-    def effects(self, now: float, effects: Sequence[Effect]) -> None:
-        """What the dispatcher answered; parts end here, so that each ends with a whole call."""
-        rows = self._rows
-        for effect in effects:
-            for row in EFFECT_ROWS[type(effect)](effect):
+    def observe(self, exchanges: Iterable[Exchange]) -> None:
+        """The next exchanges, in order; parts end between two of them."""
+        for now, name, arguments, answer in exchanges:
+            rows = self._rows
+            for row in INPUT_ROWS[name](*arguments):
                 rows += _pack(now, *row)
-        if len(rows) >= self._limit:
-            self.flush()
-            self._next_part()
-        elif self._every_s is not None and self._clock() >= self._due:
+            for effect in answer:
+                for row in EFFECT_ROWS[type(effect)](effect):
+                    rows += _pack(now, *row)
+            if len(rows) >= self._limit:
+                self.flush()
+                self._next_part()
+        if self._every_s is not None and self._clock() >= self._due:
             self.flush()
 
     def finish(self, now: float) -> None:

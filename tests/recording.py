@@ -1,5 +1,6 @@
 """Simulated runs with a trace, for the tests of everything that reads one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,25 +13,23 @@ from dflash_sim.simulator import PlannedFault, Simulator
 from policies.batches import Arrangement, BatchPlan, batches_from_lengths
 from policies.builtin import BUILTIN
 from policies.dispatcher import Dispatcher
-from policies.effects import Effect
 from policies.policy import Shape
 from policies.trace import Event, Input
 from reports.metrics import LaneMeter, Metrics, WorkerMeter
-from reports.observer import Funnel, Observers
+from reports.observer import Exchange, Log
 from reports.tracefile import TraceWriter
 
 
-class Events(Funnel):
+class Events:
     """Keeps the events as they came."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, Event]] = []
 
-    def input(self, now: float, name: str, args: tuple[Any, ...]) -> None:
-        self.seen.append((now, Input(name, args)))
-
-    def effects(self, now: float, effects: list[Effect]) -> None:
-        self.seen += [(now, effect) for effect in effects]
+    def observe(self, exchanges: Sequence[Exchange]) -> None:
+        for now, name, arguments, answer in exchanges:
+            self.seen.append((now, Input(name, arguments)))
+            self.seen += [(now, effect) for effect in answer]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ class Case:
             simulator = Simulator(
                 dispatcher=dispatcher,
                 times=times,
-                observer=Observers(metrics, events, writer),
+                log=Log(metrics, events, writer),
                 batches=plan.count,
                 prefetch=self.prefetch,
                 faults=self.faults,
@@ -115,11 +114,11 @@ class Case:
         lanes = [(lane.name, lane.capacity) for lane in dispatcher.dispatch.lanes]
         metrics = self.metrics(lanes)
         with self.writer(folder, lanes) as writer:
-            watch = Observers(metrics, events, writer)
+            log = Log(metrics, events, writer)
             for name, *args in ABANDONED:
                 time_s = float(next(now))
-                getattr(watch, name)(time_s, *args)
-                watch.effects(time_s, getattr(dispatcher, name)(*args))
+                log.pending.append((time_s, name, tuple(args), getattr(dispatcher, name)(*args)))
+            log.flush()
             writer.finish(time_s)
         metrics.finish(time_s)
         return metrics, events

@@ -20,7 +20,7 @@ from policies.ledger import HELD, PLACES, RECEIVED, STAGED, TAKEN
 from policies.policy import LaneSpec, Shape
 from policies.sections.limits import Memory
 from reports.memory import MemoryMeter, MemoryReport, batch_bytes, forecast, pinned_bytes
-from reports.observer import Silent
+from reports.observer import Log
 
 HIDDEN = 5 * 5_120 * 2
 """Bytes per token in the record: five taps."""
@@ -42,17 +42,14 @@ class Run:
         return self.meter.report()
 
 
-class Watching(Silent):
+class Watching:
     """Passes everything on to the meter, and after every answer compares its books with the ledger."""
 
     def __init__(self, meter: MemoryMeter, dispatcher: Dispatcher, sizes: list[int]) -> None:
         self.meter, self.dispatcher, self.sizes = meter, dispatcher, sizes
-        self.offer = meter.offer  # type: ignore[method-assign]
-        self.received = meter.received  # type: ignore[method-assign]
-        self.computed = meter.computed  # type: ignore[method-assign]
 
-    def effects(self, now: float, effects: Any) -> None:
-        self.meter.effects(now, effects)
+    def observe(self, exchanges: Any) -> None:
+        self.meter.observe(exchanges)
         stores = [self.meter.host, *self.meter.drafters, *self.meter.targets]
         for place in (HELD, STAGED, TAKEN):
             expected = sum(self.sizes[batch] for batch in self.dispatcher.ledger.at(place))
@@ -64,6 +61,16 @@ class Watching(Silent):
         for store in stores:
             assert store.level == sum(store.terms) <= store.peak == sum(store.at_peak)
             assert min(store.terms) >= 0
+
+
+class Prompt(list[Any]):
+    """Pending exchanges that are handed on as soon as they come."""
+
+    def __init__(self, observer: Any) -> None:
+        self.observer = observer
+
+    def append(self, exchange: Any) -> None:
+        self.observer.observe([exchange])
 
 
 def role(seconds: Any) -> SimpleNamespace:
@@ -128,10 +135,13 @@ def simulate(
         placement=placement,
     )
     watch = Watching(meter, dispatcher, sizes.tolist()) if check and sizes is not None else meter
+    log = Log(meter)
+    if watch is not meter:
+        log.pending = Prompt(watch)
     Simulator(
         dispatcher=dispatcher,
         times=times,
-        observer=watch,
+        log=log,
         batches=plan.count,
         prefetch=prefetch,
         placement=placement,
@@ -153,7 +163,11 @@ def by_hand(memory: Memory, *, drafters: int = 2, targets: int = 2, placement: s
 
 
 def put(meter: MemoryMeter, *effects: Effect) -> None:
-    meter.effects(0.0, effects)
+    meter.observe([(0.0, "", (), effects)])
+
+
+def tell(meter: MemoryMeter, name: str, worker: int, batch: int) -> None:
+    meter.observe([(0.0, name, (worker, batch), ())])
 
 
 def levels(meter: MemoryMeter) -> tuple[int, list[int], list[int]]:
@@ -235,14 +249,14 @@ def test_queues_on_the_drafter_gpu_fill_94_of_its_96_gb_and_the_batch_in_hand_co
 def test_host_bytes_last_from_the_offer_to_the_arrival_and_device_bytes_until_computed() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1))
     seen = []
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter)
     seen.append(levels(meter))
     put(meter, Admit(1, 0, 0), Deliver(0, 0, 0, 1, 0, True))
     seen.append(levels(meter))
-    meter.received(0.0, 0, 0)
+    tell(meter, "received", 0, 0)
     seen.append(levels(meter))
-    meter.computed(0.0, 0, 0)
+    tell(meter, "computed", 0, 0)
     seen.append(levels(meter))
     assert [host for host, _, _ in seen] == [10, 10, 0, 0]
     assert [drafters for _, drafters, _ in seen] == [[0, 0], [0, 0], [10, 0], [0, 0]]
@@ -250,72 +264,72 @@ def test_host_bytes_last_from_the_offer_to_the_arrival_and_device_bytes_until_co
 
 def test_a_shared_lane_on_devices_lies_where_its_target_packs_and_moves_when_another_drafter_receives() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1, staging="device"))
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter)
     assert levels(meter) == (0, [0, 0], [0, 10])
     put(meter, Admit(1, 0, 0))
     assert levels(meter) == (0, [0, 10], [0, 0])
     put(meter, Deliver(0, 0, 0, 1, 0, True))
     assert levels(meter) == (0, [0, 10], [0, 0])
-    meter.received(0.0, 0, 0)
+    tell(meter, "received", 0, 0)
     assert levels(meter) == (0, [10, 0], [0, 0])
-    meter.computed(0.0, 0, 0)
+    tell(meter, "computed", 0, 0)
     assert levels(meter) == (0, [0, 0], [0, 0])
 
 
 def test_a_lane_with_one_reader_lies_on_that_drafter_whichever_target_filled_it() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1, staging="device"), reader=0)
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0))
     assert levels(meter) == (0, [10, 0], [0, 0])
 
 
 def test_what_a_lost_drafter_had_not_received_still_lies_on_its_device() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1, staging="device"), reader=0)
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0), Deliver(0, 0, 0, 1, 0, True))
     meter.drafter_lost(0.0, 0)
     put(meter, PutBack(0, 0, 0), Deliver(1, 0, 0, 1, 0, True))
     assert levels(meter) == (0, [10, 0], [0, 0])
-    meter.received(0.0, 1, 0)
+    tell(meter, "received", 1, 0)
     assert levels(meter) == (0, [0, 10], [0, 0])
 
 
 def test_pulled_hidden_states_stay_with_their_target_until_received() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1, staging="device"), placement="taker")
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0), Deliver(0, 0, 0, 1, 0, True))
     assert levels(meter) == (0, [0, 0], [0, 10])
-    meter.received(0.0, 0, 0)
+    tell(meter, "received", 0, 0)
     assert levels(meter) == (0, [10, 0], [0, 0])
     assert meter.report()["target_peak_bytes"] == [0, 10]
 
 
 def test_a_recalled_batch_frees_its_bytes_and_takes_them_again_when_computed_again() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1))
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0), Deliver(0, 0, 0, 1, 0, True))
     meter.target_lost(0.0, 1)
     put(meter, Recompute(0, TAKEN, -1, 0), Recall(0, 0))
     assert levels(meter) == (0, [0, 0], [0, 0])
-    meter.offer(0.0, 0, 0)
+    tell(meter, "offer", 0, 0)
     put(meter)
     assert levels(meter) == (10, [0, 0], [0, 0])
 
 
 def test_a_batch_that_is_computed_again_after_it_was_trained_on_has_no_bytes_to_lose() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1))
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0), Deliver(0, 0, 0, 1, 0, True))
-    meter.received(0.0, 0, 0)
-    meter.computed(0.0, 0, 0)
+    tell(meter, "received", 0, 0)
+    tell(meter, "computed", 0, 0)
     put(meter, Recompute(0, RECEIVED, -1, 0))
     assert levels(meter) == (0, [0, 0], [0, 0])
 
 
 def test_a_batch_admitted_at_once_counts_as_waiting_at_the_peak_and_not_as_held() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1))
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0))
     peaks = meter.report()["at_peak"]
     assert peaks is not None and peaks["host"] == {"held": 0, "staged": 10, "taken": 0}
@@ -361,7 +375,7 @@ def test_the_pinned_figure_is_what_the_limit_is_held_against() -> None:
 def test_a_device_over_its_limit_is_named_by_its_drafter() -> None:
     memory = Memory(hidden_bytes_per_token=1, staging="device", drafter_model_bytes=100, device_limit=105)
     meter = by_hand(memory)
-    meter.offer(0.0, 1, 0)
+    tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0))
     report = meter.report()
     assert report["drafter_peak_bytes"] == [100, 110]

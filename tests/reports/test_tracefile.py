@@ -11,7 +11,6 @@ import pytest
 from pyarrow import parquet as pq
 
 from policies.trace import CODE, KINDS
-from reports.observer import Observers
 from reports.tracefile import Header, TraceError, TraceWriter, feed, metrics_of, read_trace
 from tests.recording import CASES, Case, Events, numbers
 
@@ -65,7 +64,7 @@ def test_an_abandoned_step_comes_back_with_the_same_numbers(tmp_path: Path) -> N
 def test_an_observer_fed_twice_sees_the_same(run: Path) -> None:
     first, second = Events(), Events()
     trace = read_trace(run)
-    assert feed(trace, Observers(first, second)) == trace.end_s
+    assert feed(trace, first) == feed(trace, second) == trace.end_s
     assert first.seen == second.seen == list(trace.events())
 
 
@@ -146,8 +145,7 @@ def test_a_live_run_is_readable_a_few_seconds_behind(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, every_s=5.0, clock=lambda: next(clock))
     lengths = []
     for target in range(3):
-        writer.ask(0.0, target)
-        writer.effects(0.0, [])
+        writer.observe([(0.0, "ask", (target,), [])])
         lengths.append(len(read_trace(tmp_path)))
     assert lengths == [0, 2, 2]
     writer.close()
@@ -157,8 +155,7 @@ def test_a_live_run_is_readable_a_few_seconds_behind(tmp_path: Path) -> None:
 def test_flushing_often_keeps_one_open_part(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, rows_per_part=10)
     for _ in range(25):
-        writer.take(0.0, 1)
-        writer.effects(0.0, [])
+        writer.observe([(0.0, "take", (1,), [])])
         writer.flush()
     parts = sorted(path.name for path in (tmp_path / "trace.parts").iterdir())
     assert parts == ["000000.parquet", "000001.parquet", "000002.parquet", "000003.parquet"]
@@ -203,8 +200,7 @@ def test_a_missing_file_is_named_with_the_command_that_makes_one(tmp_path: Path)
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, rows_per_part=1)
     for _ in range(3):
-        writer.take(0.0, 1)
-        writer.effects(0.0, [])
+        writer.observe([(0.0, "take", (1,), [])])
     (tmp_path / "trace.parts" / "000002.parquet").unlink()
     assert "part 000002 is missing" in refused(tmp_path / "trace.parts")
 
