@@ -14,7 +14,7 @@ from simpy.events import Event, Timeout
 
 from dflash_sim.service import ServiceTimes
 from policies.dispatcher import Dispatcher
-from policies.effects import Admit, Assign, Deliver, Effect, Loaded, Recall, Step
+from policies.effects import Admit, Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.ledger import TRAINED
 from reports.observer import Observer
 
@@ -93,6 +93,7 @@ class Simulator:
             Admit: self._admitted,
             Deliver: self._deliver,
             Step: self._step,
+            Drop: self._begin_next,
             Recall: self._recalled,
         }
 
@@ -276,11 +277,13 @@ class Simulator:
 
     def _compute(self, desk: Desk, drafter: int) -> None:
         """Start the next micro-batch, unless it belongs to a step that is not open yet."""
-        if desk.ready and desk.ready[0].step == self._dispatcher.windows[drafter].step:
-            effect = desk.ready[0]
-            desk.busy = True
-            seconds = self._times.drafter(drafter, effect.batch)
-            Timeout(self.env, seconds, effect).callbacks.append(self._drafter_done)
+        step = self._dispatcher.windows[drafter].step
+        for effect in desk.ready:
+            if effect.step == step:
+                desk.busy = True
+                seconds = self._times.drafter(drafter, effect.batch)
+                Timeout(self.env, seconds, effect).callbacks.append(self._drafter_done)
+                return
 
     def _drafter_done(self, event: Event) -> None:
         effect: Deliver = event._value
@@ -288,7 +291,7 @@ class Simulator:
         desk = self._desks[drafter]
         if desk.dead:
             return
-        desk.ready.popleft()
+        desk.ready.remove(effect)
         desk.busy = False
         now = self.env.now
         self._watch.computed(now, drafter, effect.batch)
@@ -316,6 +319,10 @@ class Simulator:
         if all(self._desks[drafter].dead for drafter in effect.drafters):
             return
         effects += self._commit(effect.step, effect.batches)
+        self._begin_next(effect, effects)
+
+    def _begin_next(self, effect: Step | Drop, effects: list[Effect]) -> None:
+        """The next step is open: begin with what was taken ahead for it."""
         for drafter in effect.drafters:
             desk = self._desks[drafter]
             if desk.ready and not desk.busy and not desk.dead:
@@ -323,7 +330,8 @@ class Simulator:
 
     def _recalled(self, effect: Recall, effects: list[Effect]) -> None:
         self._desks[effect.drafter].drop(effect.batch)
-        effects += self._take(effect.drafter)
+        if self._dispatcher.ended is None:
+            effects += self._take(effect.drafter)
 
     # Faults ---------------------------------------------------------------------------------------------------
 
