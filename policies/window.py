@@ -5,7 +5,6 @@ complete when the part of every member is closed (it has its share, or it was fl
 step that it was delivered for: a step that cannot be applied is dropped, and the next one opens.
 """
 
-from collections import deque
 from collections.abc import Iterable
 
 from policies.ledger import ProtocolError
@@ -23,8 +22,8 @@ class Part:
 
     def reset(self) -> None:
         """An empty, open part."""
-        self.taken: deque[int] = deque()
-        """Delivered for the open step and not computed yet, in order."""
+        self.taken: list[int] = []
+        """Delivered for the open step and not computed yet."""
         self.computed: list[int] = []
         self.closed = False
         """It takes no more micro-batches of the open step."""
@@ -98,10 +97,9 @@ class Window:
     def compute(self, drafter: int, batch: int) -> bool:
         """A micro-batch of the open step is computed; returns whether the drafter's part is complete."""
         part = self.parts[drafter]
-        if not part.taken or part.taken[0] != batch:
-            turn = f"step {self.step} has {list(part.taken)} to compute"
-            raise ProtocolError(f"drafter {drafter} computed batch {batch} out of turn: {turn}")
-        part.taken.popleft()
+        if batch not in part.taken:
+            raise ProtocolError(f"drafter {drafter} computed batch {batch}; step {self.step} waits for {part.taken}")
+        part.taken.remove(batch)
         part.computed.append(batch)
         return part.closed and not part.taken
 
@@ -157,10 +155,12 @@ class Window:
         """Remove a lost drafter; returns what it had and no step being applied may still count."""
         part = self.parts.pop(drafter)
         self.members.remove(drafter)
-        if self.stepping and self.members:
+        if self.stepping and self.members:  # a survivor may apply the step
             return list(part.ahead)
-        self._size -= len(part.computed) + len(part.taken)
-        return [*part.computed, *part.taken, *part.ahead]
+        gone = list(self.applying) if self.stepping else [*part.computed, *part.taken]
+        self.stepping = False
+        self._size -= len(gone)
+        return [*gone, *part.ahead]
 
     def forget(self, drafter: int, batch: int) -> bool:
         """A delivered batch cannot be fetched any more; returns whether that completes the drafter's part."""
