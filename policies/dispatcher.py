@@ -29,7 +29,7 @@ from policies.effects import (
 from policies.hop import Hop
 from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED, Ledger, ProtocolError
 from policies.policy import Policy, Shape
-from policies.window import Window
+from policies.window import Window, windows
 
 LOADER: Final = 0
 """The number of the feed's only producer."""
@@ -69,18 +69,22 @@ class Dispatcher:
             to_come[bucket] += 1
         self.feed = Hop(feed, feed_shape, _FeedMoves(self), bytes(planned), [planned])
         self.dispatch = Hop(dispatch, dispatch_shape, _DispatchMoves(self), bucket_of, to_come)
-        self.windows = _windows(sync, drafters, accumulate, prefetch)
+        self.windows = windows(sync, range(drafters), accumulate, prefetch)
         """The window of each drafter; the same object for all under `step` and `pooled`."""
         self.computing = [NOTHING] * targets
         """The batch each target computes."""
         self._bucket_of = bucket_of
         self._joint = sync != "none"
         self._partial = self._joint or accumulate > 1
+        self._prefetch = prefetch
         self._max_steps = max_steps
         self._unsettled = planned
-        self._running = 0
+        self._busy = bytearray(targets)
+        """1 for a target from its ask to the admission of its batch, and once it is lost."""
+        self._asks = [0] * drafters
+        """Each drafter's asks that it has not answered with a computed batch."""
         self._source = array("i", bytes(4 * planned))
-        self._owner = array("i", bytes(4 * planned)) if not self._joint else None
+        self._owner = array("i", bytes(4 * planned))
         self._lane: dict[int, int] = {}
         self._out: list[Effect] = []
 
@@ -89,15 +93,20 @@ class Dispatcher:
     def load(self, batch: int) -> list[Effect]:
         """The loader offers the next batch to the targets; it goes on when it is answered `Loaded`."""
         out = self._begin()
+        if self.feed.held or not self.feed.to_come[0]:
+            why = "waits for room for its last one" if self.feed.held else "has no more"
+            raise ProtocolError(f"the loader cannot load batch {batch}: it {why}")
         self.feed.to_come[0] -= 1
         self.feed.offer(LOADER, batch)
+        if self._partial or self.dispatch.declined:
+            self._settle()
         return out
 
     def loader_done(self) -> list[Effect]:
         """The loader has nothing more to offer."""
         out = self._begin()
-        self._unsettled -= self.feed.to_come[0]
-        self.feed.to_come[0] = 0
+        if self.feed.to_come[0]:
+            self._forget_unloaded()
         self._settle()
         return out
 
@@ -106,17 +115,21 @@ class Dispatcher:
     def ask(self, target: int) -> list[Effect]:
         """The target is free and asks for a batch to compute."""
         out = self._begin()
+        if self._busy[target]:
+            raise ProtocolError(f"target {target} asked for a batch while it is lost, waits, computes or holds one")
+        self._busy[target] = 1
         self.feed.take(target)
-        if self._partial:
+        if self._partial or self.dispatch.declined:
             self._settle()
         return out
 
     def offer(self, target: int, batch: int) -> list[Effect]:
         """The target has computed the batch's hidden states; it asks again once they are admitted."""
         out = self._begin()
+        if self.computing[target] != batch:
+            raise ProtocolError(f"target {target} offered batch {batch}, but computes {self.computing[target]}")
         self.ledger.move(batch, TARGET, HELD)
         self.computing[target] = NOTHING
-        self._running -= 1
         self.dispatch.to_come[self._bucket_of[batch]] -= 1
         self._source[batch] = target
         self.dispatch.offer(target, batch)
@@ -127,12 +140,12 @@ class Dispatcher:
     def target_lost(self, target: int) -> list[Effect]:
         """The target is gone with all that still lay at it: those batches must be computed again."""
         out = self._begin()
+        if target not in self.targets:
+            raise ProtocolError(f"target {target} was lost before")
         self.targets.remove(target)
+        self._busy[target] = 1
         self.feed.lose_consumer(target)
         self._recompute_all_of(target)
-        if not self.targets:
-            self._end("worker_lost")
-            return out
         self.feed.serve()
         self.dispatch.serve()
         self._settle()
@@ -143,14 +156,18 @@ class Dispatcher:
     def take(self, drafter: int) -> list[Effect]:
         """The drafter has room for one more batch."""
         out = self._begin()
+        if drafter not in self.dispatch.consumers or self._asks[drafter] > self._prefetch:
+            raise ProtocolError(f"drafter {drafter} asked while it is lost or has {1 + self._prefetch} asks open")
+        self._asks[drafter] += 1
         self.dispatch.take(drafter)
-        if self._partial:
+        if self._partial or self.dispatch.declined:
             self._settle()
         return out
 
     def received(self, drafter: int, batch: int) -> list[Effect]:
         """The hidden states are on the drafter's side: their source may go."""
         out = self._begin()
+        self._check_owner(drafter, batch)
         self.ledger.move(batch, TAKEN, RECEIVED)
         out.append(Release(self._source[batch], batch))
         return out
@@ -158,28 +175,33 @@ class Dispatcher:
     def computed(self, drafter: int, batch: int) -> list[Effect]:
         """The drafter has the gradients of a micro-batch of its open step."""
         out = self._begin()
-        self._running -= 1
+        self._check_owner(drafter, batch)
+        if self.ledger.place(batch) != RECEIVED:
+            raise ProtocolError(f"drafter {drafter} computed batch {batch}, which it has not received")
         window = self.windows[drafter]
-        if window.compute(drafter, batch):
+        complete = window.compute(drafter, batch)
+        self._asks[drafter] -= 1
+        if complete:
             self._join(window, drafter)
-        if self._partial:
+        if self._partial or self.dispatch.declined:
             self._settle()
         return out
 
     def commit(self, step: int, batches: Iterable[int]) -> list[Effect]:
         """The step was applied by at least one drafter: its batches are trained, the next one opens."""
         out = self._begin()
-        window = self._window_of(step)
-        expected = window.batches()
-        if tuple(batches) != expected:
-            raise ProtocolError(f"step {step} holds the batches {expected}, not {tuple(batches)}")
+        window = self._applied(step)
+        given, expected = tuple(batches), window.applying
+        if given != expected:
+            raise ProtocolError(f"step {step} holds the batches {expected}, not {given}")
         for batch in expected:
             self.ledger.move(batch, RECEIVED, TRAINED)
             del self._lane[batch]
         self._unsettled -= len(expected)
         self.steps += 1
-        self._running -= 1
         window.advance()
+        if self._prefetch:
+            self._drop_void(window)
         if self.steps == self._max_steps:
             self._end("max_steps")
             return out
@@ -189,14 +211,12 @@ class Dispatcher:
         return out
 
     def abandon(self, step: int) -> list[Effect]:
-        """No drafter could apply the step: gradients are dropped and its batches are computed again."""
+        """No drafter could apply the step: gradients are dropped and its batches are computed again, for later ones."""
         out = self._begin()
-        window = self._window_of(step)
-        self._running -= window.stepping
-        out.append(Drop(step, tuple(window.members)))
-        for batch in window.batches():
+        window = self._applied(step)
+        for batch in reversed(window.applying):
             self._recompute(batch, RECEIVED, -1)
-        window.restart()
+        self._drop(window)
         self.feed.serve()
         self.dispatch.serve()
         self._settle()
@@ -208,22 +228,20 @@ class Dispatcher:
         A step that is being applied stays open: `commit` it if a survivor applied it, else `abandon` it.
         """
         out = self._begin()
+        if drafter not in self.dispatch.consumers:
+            raise ProtocolError(f"drafter {drafter} was lost before")
         window = self.windows[drafter]
-        stepping = window.stepping
-        self._running -= len(window.parts[drafter].taken) + len(window.parts[drafter].ahead)
         for batch in reversed(window.lose(drafter)):
             self._return(drafter, batch)
         self.dispatch.lose_consumer(drafter)
-        if self._owner is not None:
-            self._running -= stepping
+        if not self._joint:
             self._lose_trained(drafter)
         if not self.dispatch.consumers:
             self._end("worker_lost")
             return out
+        self._close_ranks(window)
         self.feed.serve()
         self.dispatch.serve()
-        if self._joint and not stepping and window.complete():
-            self._apply(window)
         self._settle()
         return out
 
@@ -238,6 +256,19 @@ class Dispatcher:
     def open_targets(self) -> Iterable[int]:
         """The live targets that compute a batch or can still get one (the others are retired)."""
         return (t for t in self.targets if self.computing[t] != NOTHING or self.feed.reachable(t))
+
+    def feeding(self) -> bool:
+        """Whether the loader or a target will move by itself: not every one of them waits, is blocked or is done."""
+        feed = self.feed
+        resting = len(feed.waiting) + len(self.dispatch.held)
+        return resting < len(self.targets) or (feed.to_come[0] > 0 and not feed.held)
+
+    def arriving(self) -> Iterable[int]:
+        """The open targets whose next offer will come although no drafter takes anything."""
+        if not self.feeding():
+            return ()
+        blocked = {target for target, _, _ in self.dispatch.held}
+        return (t for t in self.open_targets() if t not in blocked)
 
     def source(self, batch: int) -> int:
         """The target that computed the batch last."""
@@ -259,7 +290,6 @@ class Dispatcher:
         """The feed gives the target a batch."""
         self.ledger.move(batch, FEED, TARGET)
         self.computing[target] = batch
-        self._running += 1
         self._out.append(Assign(target, batch, lane))
 
     def loaded(self, batch: int, lane: int) -> None:
@@ -269,30 +299,35 @@ class Dispatcher:
     def admitted(self, target: int, batch: int, lane: int) -> None:
         """A lane admits the hidden states."""
         self.ledger.move(batch, HELD, STAGED)
+        self._busy[target] = 0
         self._out.append(Admit(target, batch, lane))
 
     def delivered(self, drafter: int, batch: int, lane: int) -> None:
         """A lane gives the drafter a batch."""
         self.ledger.move(batch, STAGED, TAKEN)
         self._lane[batch] = lane
-        if self._owner is not None:
-            self._owner[batch] = drafter
-        self._running += 1
+        self._owner[batch] = drafter
         window = self.windows[drafter]
         step, closes = window.took(drafter, batch)
         self._out.append(Deliver(drafter, batch, lane, self._source[batch], step, closes))
         if closes and window.full():
-            self._flush(window, [d for d in window.members if not window.parts[d].closed])
+            self._flush(window, window.unclosed())
 
     def bucket_of(self, batch: int) -> int:
         """The bucket of a batch."""
         return self._bucket_of[batch]
 
-    def _window_of(self, step: int) -> Window:
+    def _applied(self, step: int) -> Window:
+        """The window whose open step is this one and is being applied."""
         window = self.windows[step % len(self.windows)]
-        if window.step != step:
-            raise ProtocolError(f"step {step} is not open: the open one is {window.step}")
+        if window.step != step or not window.stepping:
+            state = "being applied" if window.stepping else "open"
+            raise ProtocolError(f"step {step} is not being applied: step {window.step} is {state}")
         return window
+
+    def _check_owner(self, drafter: int, batch: int) -> None:
+        if self._owner[batch] != drafter:
+            raise ProtocolError(f"drafter {drafter} speaks of batch {batch}, which was not delivered to it")
 
     def _join(self, window: Window, drafter: int) -> None:
         window.parts[drafter].joined = True
@@ -302,9 +337,28 @@ class Dispatcher:
             self._out.append(Join(drafter, window.step))
 
     def _apply(self, window: Window) -> None:
-        window.stepping = True
-        self._running += 1
-        self._out.append(Step(window.step, tuple(window.members), window.batches()))
+        batches = window.begin()
+        self._out.append(Step(window.step, tuple(window.members), batches))
+
+    def _drop(self, window: Window) -> None:
+        self._out.append(Drop(window.step, tuple(window.members)))
+        window.advance()
+        self._drop_void(window)
+
+    def _drop_void(self, window: Window) -> None:
+        """A loss took all that the open step had: those who closed it, or hold later batches, go on to the next."""
+        if window.void():
+            self._drop(window)
+
+    def _close_ranks(self, window: Window) -> None:
+        """A drafter is lost: the others may have nothing left to apply, the whole budget, or all that they need."""
+        if window.stepping:
+            return
+        self._drop_void(window)
+        if window.full():
+            self._flush(window, window.unclosed())
+        if window.complete() and not window.stepping:
+            self._apply(window)
 
     def _flush(self, window: Window, drafters: list[int]) -> None:
         for drafter in drafters:
@@ -314,11 +368,15 @@ class Dispatcher:
 
     def _settle(self) -> None:
         """End the run when every batch is settled; otherwise flush drafters that nothing can reach."""
+        if self.dispatch.declined:
+            self.dispatch.serve()
         if self._unsettled == 0:
             self._end("data_exhausted")
+        elif not self.targets and self.ledger.count(RECEIVED) < self._unsettled:
+            self._end("worker_lost")
         elif self._partial and self.dispatch.waiting:
             self._flush_dry()
-            if self._running == 0 and self._quiet():
+            if not self.feeding() and self._quiet():
                 self._flush_starved()
 
     def _flush_dry(self) -> None:
@@ -330,10 +388,9 @@ class Dispatcher:
                 self._flush(window, [drafter])
 
     def _quiet(self) -> bool:
-        """Whether every worker waits inside the dispatcher, so that nothing will move by itself."""
-        loader = self.feed.to_come[0] == 0 or bool(self.feed.held)
-        targets = len(self.feed.waiting) + len(self.dispatch.held) == len(self.targets)
-        return loader and targets and len(set(self.dispatch.waiting)) == len(self.dispatch.consumers)
+        """Whether every drafter, too, waits inside the dispatcher, so that nothing will move by itself."""
+        idle = len(set(self.dispatch.waiting)) == len(self.dispatch.consumers)
+        return idle and all(window.resting() for window in self.windows)
 
     def _flush_starved(self) -> None:
         """Nobody moves: a drafter that waits for data which only the step's end can set free must be flushed.
@@ -341,13 +398,21 @@ class Dispatcher:
         Example: the feed deals in fixed turns and is blocked by a target whose lane is full, because its drafter
         waits in the step for a drafter whose target gets no batch.
         """
-        self.dispatch.serve()
-        if self._running:
-            return
-        for drafter in list(self.dispatch.waiting):
+        for drafter in self.dispatch.waiting:
             window = self.windows[drafter]
             if not window.parts[drafter].closed and not window.empty():
                 self._flush(window, [drafter])
+
+    def _forget_unloaded(self) -> None:
+        """The loader ends early: nothing waits any more for the batches that it never loaded."""
+        feed = self.feed
+        loaded = {batch for lane in feed.lanes for batch in lane.waiting} | {batch for _, batch, _ in feed.held}
+        for batch in self.ledger.at(FEED):
+            if batch not in loaded:
+                self.dispatch.to_come[self._bucket_of[batch]] -= 1
+        self._unsettled -= feed.to_come[0]
+        feed.to_come[0] = 0
+        self.dispatch.serve()
 
     def _return(self, drafter: int, batch: int) -> None:
         lane = self._lane[batch]
@@ -371,7 +436,6 @@ class Dispatcher:
     def _recompute_all_of(self, target: int) -> None:
         computing, self.computing[target] = self.computing[target], NOTHING
         if computing != NOTHING:
-            self._running -= 1
             self._recompute(computing, TARGET, target)
         held = self.dispatch.withdraw(target)
         if held is not None:
@@ -384,17 +448,17 @@ class Dispatcher:
                 self._recall(batch)
 
     def _recall(self, batch: int) -> None:
-        drafter = next(d for d in self.dispatch.consumers if batch in self.windows[d].holding(d))
+        drafter = self._owner[batch]
         window = self.windows[drafter]
-        self._running -= 1
+        self._asks[drafter] -= 1
         complete = window.forget(drafter, batch)
         self._recompute(batch, TAKEN, drafter)
         self._out.append(Recall(drafter, batch))
-        if complete:
+        if complete and not window.empty():
             self._join(window, drafter)
+        self._drop_void(window)
 
     def _lose_trained(self, drafter: int) -> None:
-        assert self._owner is not None
         lost = tuple(b for b in self.ledger.at(TRAINED) if self._owner[b] == drafter)
         for batch in lost:
             self.ledger.move(batch, TRAINED, LOST)
@@ -426,6 +490,9 @@ class _FeedMoves:
     def open_producers(self) -> Iterable[int]:
         return (LOADER,) if self._dispatcher.feed.to_come[0] else ()
 
+    def arriving(self) -> Iterable[int]:
+        return () if self._dispatcher.feed.held else self.open_producers()
+
 
 class _DispatchMoves:
     """The hidden-state hop's moves: batches go to drafters, which take as their window allows."""
@@ -439,29 +506,14 @@ class _DispatchMoves:
         return self._dispatcher.windows[consumer].may_take(consumer)
 
     def window_buckets(self, consumer: int) -> frozenset[int]:
-        window = self._dispatcher.windows[consumer]
-        return frozenset(self._dispatcher.bucket_of(batch) for batch in window.contents())
+        held, _ = self._dispatcher.windows[consumer].next_take(consumer)
+        return frozenset(self._dispatcher.bucket_of(batch) for batch in held)
 
     def window_room(self, consumer: int) -> int:
-        return self._dispatcher.windows[consumer].places_left()
+        return self._dispatcher.windows[consumer].next_take(consumer)[1]
 
     def open_producers(self) -> Iterable[int]:
         return self._dispatcher.open_targets()
 
-
-def _windows(sync: str, drafters: int, accumulate: int, prefetch: int) -> list[Window]:
-    """One window for all drafters, or one each under `none`."""
-    if sync == "none":
-        return [
-            Window([d], accumulate=accumulate, pooled=False, prefetch=prefetch, first=d, groups=drafters)
-            for d in range(drafters)
-        ]
-    joint = Window(
-        list(range(drafters)),
-        accumulate=accumulate,
-        pooled=sync == "pooled",
-        prefetch=prefetch,
-        first=0,
-        groups=1,
-    )
-    return [joint] * drafters
+    def arriving(self) -> Iterable[int]:
+        return self._dispatcher.arriving()

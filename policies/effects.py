@@ -90,7 +90,7 @@ class Step:
 
 @effect
 class Drop:
-    """The step cannot be applied: its drafters forget their gradients and begin it anew."""
+    """The step cannot be applied: its drafters forget their gradients and go on with the group's next step."""
 
     step: int
     drafters: tuple[int, ...]
@@ -120,7 +120,10 @@ class Recompute:
 
 @effect
 class Recall:
-    """The source died before `batch` was received: the drafter forgets it and may take again."""
+    """The source died before `batch` was received: the drafter forgets it and may take again.
+
+    It may have been the one that closed the drafter's part of a step; what was taken ahead keeps its own step.
+    """
 
     drafter: int
     batch: int

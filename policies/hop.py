@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from policies.policy import WAIT, LaneSpec, Policy, PolicyError, Shape
+from policies.policy import WAIT, LaneSpec, Layout, Policy, PolicyError, Shape
 
 
 class Moves(Protocol):
@@ -24,7 +24,13 @@ class Moves(Protocol):
 
     def window_room(self, consumer: int) -> int: ...
 
-    def open_producers(self) -> Iterable[int]: ...
+    def open_producers(self) -> Iterable[int]:
+        """Those that may still make an offer."""
+        ...
+
+    def arriving(self) -> Iterable[int]:
+        """Those of them whose next offer comes although no consumer takes anything."""
+        ...
 
 
 class Lane:
@@ -54,6 +60,7 @@ class Hop:
         self, policy: Policy, shape: Shape, moves: Moves, bucket_of: Sequence[int], to_come: list[int]
     ) -> None:
         layout = policy.layout(shape)
+        _check_layout(policy, layout, shape)
         self.policy = policy
         self.lanes: tuple[Lane, ...] = tuple(Lane(spec) for spec in layout.lanes)
         self.bound = layout.bound
@@ -63,6 +70,8 @@ class Hop:
         """(producer, batch, lane) of offers that no lane admits yet, in the order they were made."""
         self.waiting: list[int] = []
         """Consumers that asked and have not been served, in the order they asked."""
+        self.declined = False
+        """Whether the policy let a consumer wait although it could take: it must be asked again."""
         self._moves = moves
         self._bucket_of = bucket_of
         self._orphans: list[int] = []
@@ -81,12 +90,9 @@ class Hop:
     def may_arrive(self, consumer: int, lane: int) -> bool:
         """Whether a batch can still enter `lane` without this consumer taking first.
 
-        A held offer for the lane counts only if the lane admits it now; a computing producer counts if its next
-        offer may go there. When every open producer is blocked nothing arrives before somebody takes.
+        When every open producer is blocked, or waits for one that is, nothing arrives before somebody takes.
         """
-        blocked = {producer for producer, _, _ in self.held}
-        movers = (p for p in self._moves.open_producers() if p not in blocked)
-        return self._fits(lane) and any(lane in self.policy.reach(p, self) for p in movers)
+        return self._fits(lane) and any(lane in self.policy.reach(p, self) for p in self._moves.arriving())
 
     # Inputs ---------------------------------------------------------------------------------------------------
 
@@ -111,7 +117,7 @@ class Hop:
         """Deliver and admit until nothing more can move."""
         moved = True
         while moved:
-            moved = False
+            moved = self.declined = False
             index = 0
             while index < len(self.waiting):
                 if self._serve_at(index):
@@ -216,11 +222,15 @@ class Hop:
             return False
         lane.waiting.append(batch)
         for position, consumer in enumerate(self.waiting):
-            if self._moves.may_take(consumer) and self._choose(consumer) == index:
+            chosen = self._choose(consumer) if self._moves.may_take(consumer) else WAIT
+            if chosen == index:
                 self._moves.admitted(producer, batch, index)
-                del self.waiting[position]
-                self._moves.delivered(consumer, lane.waiting.popleft(), index)
+                self._deliver(position, index)
                 return True
+            if chosen != WAIT:  # an answer is always carried out
+                lane.waiting.pop()
+                self._deliver(position, chosen)
+                return self._hand_over(producer, batch, index)
         lane.waiting.pop()
         return False
 
@@ -231,10 +241,15 @@ class Hop:
             return False
         lane = self._choose(consumer)
         if lane == WAIT:
+            if not self.declined:
+                self.declined = any(lane.waiting and lane.read_by(consumer) for lane in self.lanes)
             return False
-        del self.waiting[position]
-        self._moves.delivered(consumer, self.lanes[lane].waiting.popleft(), lane)
+        self._deliver(position, lane)
         return True
+
+    def _deliver(self, position: int, lane: int) -> None:
+        consumer = self.waiting.pop(position)
+        self._moves.delivered(consumer, self.lanes[lane].waiting.popleft(), lane)
 
     def _choose(self, consumer: int) -> int:
         for index in self._orphans:
@@ -247,13 +262,13 @@ class Hop:
 
     def _lane_for(self, producer: int, batch: int) -> int:
         lane = self.policy.put(producer, batch, self)
-        if not 0 <= lane < len(self.lanes) or self.lanes[lane].orphan:
+        if type(lane) is not int or not 0 <= lane < len(self.lanes) or self.lanes[lane].orphan:
             rule = f"a lane from 0 to {len(self.lanes) - 1} whose reader lives"
             raise PolicyError(f"{type(self.policy).__name__}.put answered {lane!r} for batch {batch}: give {rule}")
         return lane
 
     def _check_take(self, consumer: int, lane: int) -> None:
-        if not 0 <= lane < len(self.lanes) or not self.lanes[lane].waiting:
+        if type(lane) is not int or not 0 <= lane < len(self.lanes) or not self.lanes[lane].waiting:
             raise PolicyError(
                 f"{type(self.policy).__name__}.take answered {lane!r} for consumer {consumer}: "
                 "give a lane with a waiting batch, or WAIT"
@@ -265,3 +280,18 @@ class Hop:
             )
 
 
+def _check_layout(policy: Policy, layout: Layout, shape: Shape) -> None:
+    """Refuse lanes that nobody can use: each fault names what was answered and the rule."""
+    lanes, bound = layout.lanes, layout.bound
+    faults = [] if lanes else ["no lane: give at least one"]
+    for lane in lanes:
+        if type(lane.capacity) is not int or lane.capacity < 0:
+            faults.append(f"capacity {lane.capacity!r} for lane {lane.name!r}: give an integer, at least 0")
+        if lane.reader is not None and lane.reader not in range(shape.consumers):
+            rule = f"give None or a number from 0 to {shape.consumers - 1}"
+            faults.append(f"reader {lane.reader!r} for lane {lane.name!r}: {rule}")
+    if bound is not None and (len(lanes) != len(shape.buckets) or bound < len(lanes)):
+        rule = f"a bound needs one lane for each of the {len(shape.buckets)} buckets, and room for one batch in each"
+        faults.append(f"a bound of {bound!r} over {len(lanes)} lanes: {rule}")
+    if faults:
+        raise PolicyError(f"{type(policy).__name__}.layout answered {'; '.join(faults)}")

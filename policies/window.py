@@ -1,10 +1,13 @@
 """The open optimizer step of a group of drafters: whose micro-batches it holds, and when it is complete.
 
 Under `none` every drafter is a group of its own; under `step` and `pooled` all drafters are one group. A step is
-complete when the part of every member is closed (it has its share, or it was flushed) and computed.
+complete when the part of every member is closed (it has its share, or it was flushed) and computed. A batch keeps the
+step that it was delivered for: a step that cannot be applied is dropped, and the next one opens.
 """
 
-from collections import deque
+from collections.abc import Iterable
+
+from policies.ledger import ProtocolError
 
 
 class Part:
@@ -13,15 +16,15 @@ class Part:
     __slots__ = ("ahead", "closed", "computed", "flushed", "joined", "taken")
 
     def __init__(self) -> None:
+        self.ahead: dict[int, int] = {}
+        """Delivered for later steps (prefetch): batch → its step."""
         self.reset()
 
     def reset(self) -> None:
         """An empty, open part."""
-        self.taken: deque[int] = deque()
-        """Delivered for the open step and not computed yet, in order."""
+        self.taken: list[int] = []
+        """Delivered for the open step and not computed yet."""
         self.computed: list[int] = []
-        self.ahead: deque[int] = deque()
-        """Delivered for the steps after it (prefetch)."""
         self.closed = False
         """It takes no more micro-batches of the open step."""
         self.flushed = False
@@ -41,8 +44,8 @@ class Window:
         self.pooled = pooled
         self.stepping = False
         """Every member has joined; waiting for the commit."""
-        self.departed: list[int] = []
-        """Computed by a drafter that was lost while the step was being applied."""
+        self.applying: tuple[int, ...] = ()
+        """The micro-batches of the step being applied; a drafter that is lost meanwhile takes none away."""
         self._accumulate = accumulate
         self._prefetch = prefetch
         self._groups = groups
@@ -50,9 +53,11 @@ class Window:
         """Micro-batches delivered for the open step."""
 
     def may_take(self, drafter: int) -> bool:
-        """Whether the drafter may be given a micro-batch, of the open step or (prefetch) of a later one."""
-        part = self.parts[drafter]
-        return self.room(drafter) > 0 or len(part.ahead) < self._prefetch
+        """Whether the drafter may be given a micro-batch, of the open step or (prefetch) of a later one.
+
+        A pooled step belongs to whoever is free: nothing is taken ahead of it.
+        """
+        return self.room(drafter) > 0 or (not self.pooled and len(self.parts[drafter].ahead) < self._prefetch)
 
     def room(self, drafter: int) -> int:
         """How many more micro-batches of the open step the drafter may take."""
@@ -64,17 +69,26 @@ class Window:
         return self._accumulate - len(part.taken) - len(part.computed)
 
     def took(self, drafter: int, batch: int) -> tuple[int, bool]:
-        """Book a delivery; returns its step and whether it completes the drafter's part."""
+        """Book a delivery; returns its step and whether it completes the drafter's part of it."""
         part = self.parts[drafter]
-        if self.room(drafter) <= 0:
-            part.ahead.append(batch)
-            return self.step + self._groups, False
-        part.taken.append(batch)
-        self._size += 1
-        closes = self.room(drafter) <= 0
-        if closes:
-            part.closed = True
-        return self.step, closes
+        if self.room(drafter) > 0:
+            part.taken.append(batch)
+            self._size += 1
+            part.closed = self.room(drafter) <= 0
+            return self.step, part.closed
+        step = part.ahead[batch] = self._step_ahead(part)
+        return step, self._share_ahead(part, step) == self._accumulate
+
+    def next_take(self, drafter: int) -> tuple[list[int], int]:
+        """What the step of the drafter's next take holds already, and how many places it has left in all."""
+        parts = self.parts.values()
+        if self.room(drafter) > 0:
+            held = [batch for part in parts for batch in (*part.computed, *part.taken)]
+            left = self.room(drafter) if self.pooled else sum(self.room(member) for member in self.members)
+            return held, left
+        step = self._step_ahead(self.parts[drafter])
+        held = [batch for part in parts for batch, its in part.ahead.items() if its == step]
+        return held, self._accumulate * len(self.members) - len(held)
 
     def full(self) -> bool:
         """Pooled: whether the whole budget of the step is given out, which closes every part."""
@@ -83,33 +97,36 @@ class Window:
     def compute(self, drafter: int, batch: int) -> bool:
         """A micro-batch of the open step is computed; returns whether the drafter's part is complete."""
         part = self.parts[drafter]
-        assert part.taken and part.taken[0] == batch, f"drafter {drafter} computed {batch} out of turn"
-        part.taken.popleft()
+        if batch not in part.taken:
+            raise ProtocolError(f"drafter {drafter} computed batch {batch}; step {self.step} waits for {part.taken}")
+        part.taken.remove(batch)
         part.computed.append(batch)
         return part.closed and not part.taken
-
-    def contents(self) -> list[int]:
-        """Every micro-batch delivered for the open step."""
-        return [b for part in self.parts.values() for b in (*part.computed, *part.taken)] + self.departed
 
     def holding(self, drafter: int) -> list[int]:
         """The batches the drafter was given and has not computed."""
         part = self.parts[drafter]
         return [*part.taken, *part.ahead]
 
-    def places_left(self) -> int:
-        """How many more micro-batches the open step takes, from whomever."""
-        if self.pooled:
-            return self._accumulate * len(self.members) - self._size
-        return sum(max(self.room(drafter), 0) for drafter in self.members)
-
     def empty(self) -> bool:
         """Whether no micro-batch was delivered for the open step."""
         return self._size == 0
 
+    def void(self) -> bool:
+        """Whether the open step lost all it had, while a member has closed it or waits for a later one."""
+        return self._size == 0 and any(part.closed or part.ahead for part in self.parts.values())
+
     def complete(self) -> bool:
         """Whether every member has joined and there is something to apply."""
         return self._size > 0 and all(part.joined for part in self.parts.values())
+
+    def resting(self) -> bool:
+        """Whether no step is being applied and no member has anything to compute for the open one."""
+        return not self.stepping and not any(part.taken for part in self.parts.values())
+
+    def unclosed(self) -> list[int]:
+        """The members that may still take micro-batches of the open step."""
+        return [drafter for drafter in self.members if not self.parts[drafter].closed]
 
     def flush(self, drafter: int) -> bool:
         """Close the drafter's part as it is; returns whether it is computed already."""
@@ -117,47 +134,74 @@ class Window:
         part.closed = part.flushed = True
         return not part.taken
 
-    def batches(self) -> tuple[int, ...]:
-        """The computed micro-batches of the open step, by drafter, in the order they were computed."""
-        computed = [batch for part in self.parts.values() for batch in part.computed]
-        return tuple(computed + self.departed)
+    def begin(self) -> tuple[int, ...]:
+        """The step is being applied; its micro-batches, by drafter, in the order they were computed."""
+        self.stepping = True
+        self.applying = tuple(batch for part in self.parts.values() for batch in part.computed)
+        return self.applying
 
     def advance(self) -> None:
-        """The step was applied: open the next one, which begins with what was taken ahead."""
+        """The step was applied or dropped: open the next one, which begins with what was taken ahead for it."""
         self.step += self._groups
-        self._reopen()
-
-    def restart(self) -> None:
-        """The step cannot be applied: open it again, without what was computed for it."""
-        self._reopen()
+        self.stepping = False
+        self.applying = ()
+        self._size = 0
+        for drafter, part in self.parts.items():
+            part.reset()
+            if part.ahead:
+                self._open_ahead(drafter, part)
 
     def lose(self, drafter: int) -> list[int]:
         """Remove a lost drafter; returns what it had and no step being applied may still count."""
         part = self.parts.pop(drafter)
         self.members.remove(drafter)
-        if self.stepping and self.members:
-            self.departed += part.computed
-            return [*part.taken, *part.ahead]
-        self._size -= len(part.computed) + len(part.taken)
-        return [*part.computed, *part.taken, *part.ahead]
+        if self.stepping and self.members:  # a survivor may apply the step
+            return list(part.ahead)
+        gone = list(self.applying) if self.stepping else [*part.computed, *part.taken]
+        self.stepping = False
+        self._size -= len(gone)
+        return [*gone, *part.ahead]
 
     def forget(self, drafter: int, batch: int) -> bool:
         """A delivered batch cannot be fetched any more; returns whether that completes the drafter's part."""
         part = self.parts[drafter]
         if batch in part.ahead:
-            part.ahead.remove(batch)
+            del part.ahead[batch]
             return False
         part.taken.remove(batch)
         self._size -= 1
         part.closed = part.flushed
         return part.closed and not part.taken
 
-    def _reopen(self) -> None:
-        self.stepping = False
-        self._size = 0
-        self.departed = []
-        for drafter, part in self.parts.items():
-            pending = [*part.taken, *part.ahead]
-            part.reset()
-            for batch in pending:
-                self.took(drafter, batch)
+    def _step_ahead(self, part: Part) -> int:
+        """The first later step in which the drafter's share has a place."""
+        step = self.step + self._groups
+        while self._share_ahead(part, step) >= self._accumulate:
+            step += self._groups
+        return step
+
+    def _share_ahead(self, part: Part, step: int) -> int:
+        return sum(its == step for its in part.ahead.values())
+
+    def _open_ahead(self, drafter: int, part: Part) -> None:
+        for batch in [batch for batch, step in part.ahead.items() if step == self.step]:
+            del part.ahead[batch]
+            self.took(drafter, batch)
+
+
+def windows(sync: str, drafters: Iterable[int], accumulate: int, prefetch: int) -> list[Window]:
+    """One window for all drafters, or one each under `none`."""
+    everyone = list(drafters)
+    groups = [everyone] if sync != "none" else [[drafter] for drafter in everyone]
+    apart = [
+        Window(
+            members,
+            accumulate=accumulate,
+            pooled=sync == "pooled",
+            prefetch=prefetch,
+            first=first,
+            groups=len(groups),
+        )
+        for first, members in enumerate(groups)
+    ]
+    return apart if sync == "none" else apart * len(everyone)

@@ -84,7 +84,7 @@ def test_the_header_and_the_plan_come_back(run: Path) -> None:
 
 def test_a_run_is_over_when_the_recorder_says_so(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
-        writer.ask(1.0, 0)
+        writer.observe([(1.0, "ask", (0,), [])])
         writer.finish(9.0)
     trace = read_trace(tmp_path)
     assert (trace.complete, trace.end_s, metrics_of(trace).targets[0].end) == (True, 9.0, 9.0)
@@ -164,7 +164,7 @@ def test_flushing_often_keeps_one_open_part(tmp_path: Path) -> None:
 
 def test_an_error_in_the_driver_still_closes_the_trace(tmp_path: Path) -> None:
     with pytest.raises(KeyError), open_writer(tmp_path) as writer:
-        writer.ask(0.5, 2)
+        writer.observe([(0.5, "ask", (2,), [])])
         raise KeyError("the driver's own")
     trace = read_trace(tmp_path / "trace.parquet")
     assert (len(trace), trace.complete, trace.end_s) == (1, False, 0.5)
@@ -208,7 +208,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 def test_parts_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
     for name, batches in {"a": 5, "b": 6}.items():
         writer = Case(batches=batches).writer(tmp_path / name, [("shared", 4)])
-        writer.ask(0.0, 0)
+        writer.observe([(0.0, "ask", (0,), [])])
         writer.flush()
     ours, theirs = (tmp_path / name / "trace.parts" / "000001.parquet" for name in ("a", "b"))
     ours.write_bytes(theirs.read_bytes())

@@ -1,0 +1,408 @@
+"""A driver that may do anything legal in any order, and checks the dispatcher after every input.
+
+`World` keeps its own account of where everything is, from the effects alone, and compares: with the ledger, with the
+lanes, with what each worker was told. It is used by the random runs and by the exhaustive exploration.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from policies.builtin import BUILTIN
+from policies.dispatcher import Dispatcher
+from policies.effects import (
+    Admit,
+    Assign,
+    Deliver,
+    Drop,
+    Effect,
+    End,
+    Flush,
+    Join,
+    Loaded,
+    Lose,
+    PutBack,
+    Recall,
+    Recompute,
+    Release,
+    Step,
+)
+from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED
+from policies.policy import WAIT, Shape
+
+Action = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """One pipeline; batch b is of bucket `buckets[b]`."""
+
+    targets: int = 1
+    drafters: int = 1
+    buckets: tuple[int, ...] = ()
+    policy: str = "shared"
+    mix: str = "prefer"
+    min_buckets: int = 2
+    capacity: int = 1
+    feed: str = "shared"
+    feed_depth: int = 1
+    sync: str = "step"
+    accumulate: int = 1
+    prefetch: int = 0
+
+    def dispatcher(self) -> Dispatcher:
+        """A fresh dispatcher."""
+        lanes = max(self.buckets, default=0) + 1
+        capacity = max(self.capacity, 1) * lanes if self.policy == "bucketed" else self.capacity
+        return Dispatcher(
+            feed=BUILTIN[self.feed](),
+            feed_shape=Shape(producers=1, consumers=self.targets, depth=self.feed_depth),
+            dispatch=BUILTIN[self.policy](),
+            dispatch_shape=Shape(
+                producers=self.targets,
+                consumers=self.drafters,
+                depth=1,
+                capacity=capacity,
+                buckets=tuple(f"b{k}" for k in range(lanes)),
+                mix=self.mix,
+                min_buckets=self.min_buckets,
+            ),
+            bucket_of=list(self.buckets),
+            sync=self.sync,
+            accumulate=self.accumulate,
+            prefetch=self.prefetch,
+        )
+
+
+class World:
+    """The workers, as they see themselves."""
+
+    def __init__(self, setup: Setup, dispatcher: Dispatcher | None = None) -> None:
+        self.setup = setup
+        self.core = setup.dispatcher() if dispatcher is None else dispatcher
+        n, self.groups = len(setup.buckets), setup.drafters if setup.sync == "none" else 1
+        self.place = [FEED] * n
+        self.source = [-1] * n
+        self.lane_of = [-1] * n
+        self.outside: set[int] = set()
+        """Put back into a lane of drafters' batches, or of the feed: they do not count for the capacity."""
+        self.next = 0
+        self.loading: int | None = None
+        self.loader_done = False
+        self.targets = {t: "idle" for t in range(setup.targets)}
+        self.hand = [-1] * setup.targets
+        self.live = list(range(setup.drafters))
+        self.asks = [0] * setup.drafters
+        self.open = [d if setup.sync == "none" else 0 for d in range(setup.drafters)]
+        self.fetching: list[list[Deliver]] = [[] for _ in range(setup.drafters)]
+        self.ready: list[list[Deliver]] = [[] for _ in range(setup.drafters)]
+        self.computed: list[list[int]] = [[] for _ in range(setup.drafters)]
+        self.flushed: set[tuple[int, int]] = set()
+        """(drafter, step) told to close early."""
+        self.joined: set[tuple[int, int]] = set()
+        self.applying: dict[int, Step] = {}
+        self.trained_by: dict[int, int] = {}
+        self.lost: set[int] = set()
+        self.ended: str | None = None
+        self.losses = 0
+        self.stopped_early = False
+
+    # What can happen ------------------------------------------------------------------------------------------
+
+    def completions(self, any_order: bool = True) -> list[Action]:
+        """What workers may do next without anything going wrong."""
+        found: list[Action] = []
+        if self.loading is None and not self.loader_done:
+            found.append(("load",) if self.next < len(self.place) else ("loader_done",))
+        for target, state in self.targets.items():
+            if state == "idle":
+                found.append(("ask", target))
+            elif state == "computing":
+                found.append(("offer", target))
+        for drafter in self.live:
+            if self.asks[drafter] <= self.setup.prefetch:
+                found.append(("take", drafter))
+            for position in range(len(self.fetching[drafter]) if any_order else min(1, len(self.fetching[drafter]))):
+                found.append(("received", drafter, position))
+            if self._current(drafter) is not None:
+                found.append(("computed", drafter))
+        found += [("commit", step) for step in self.applying]
+        return found
+
+    def disruptions(self) -> list[Action]:
+        """What may go wrong next."""
+        return [
+            *(("target_lost", t) for t in self.targets),
+            *(("drafter_lost", d) for d in self.live),
+            *(("abandon", step) for step in self.applying),
+        ]
+
+    def do(self, action: Action) -> None:
+        """Carry out one action, follow the effects, check everything."""
+        name, *rest = action
+        effects = getattr(self, f"_{name}")(*rest)
+        for effect in effects:
+            assert self.ended is None, f"{effect} after the end"
+            getattr(self, f"_on_{type(effect).__name__.lower()}")(effect)
+        self._forget_lost()
+        self.check()
+
+    def _current(self, drafter: int) -> Deliver | None:
+        """The micro-batch the drafter computes next: the first that arrived of its open step."""
+        if any(drafter in told.drafters for told in self.applying.values()):
+            return None
+        return next((d for d in self.ready[drafter] if d.step == self.open[drafter]), None)
+
+    # Inputs ---------------------------------------------------------------------------------------------------
+
+    def _load(self) -> list[Effect]:
+        self.loading, self.next = self.next, self.next + 1
+        return self.core.load(self.loading)
+
+    def _loader_done(self) -> list[Effect]:
+        self.loader_done = True
+        return self.core.loader_done()
+
+    def _loader_stops(self) -> list[Effect]:
+        self.loader_done = self.stopped_early = True
+        return self.core.loader_done()
+
+    def _ask(self, target: int) -> list[Effect]:
+        self.targets[target] = "asked"
+        return self.core.ask(target)
+
+    def _offer(self, target: int) -> list[Effect]:
+        batch = self.hand[target]
+        self.targets[target] = "holding"
+        self.place[batch], self.source[batch] = HELD, target
+        return self.core.offer(target, batch)
+
+    def _take(self, drafter: int) -> list[Effect]:
+        self.asks[drafter] += 1
+        return self.core.take(drafter)
+
+    def _received(self, drafter: int, position: int) -> list[Effect]:
+        told = self.fetching[drafter].pop(position)
+        self.ready[drafter].append(told)
+        self.place[told.batch] = RECEIVED
+        effects = self.core.received(drafter, told.batch)
+        assert effects == [Release(self.source[told.batch], told.batch)]
+        return effects
+
+    def _computed(self, drafter: int) -> list[Effect]:
+        told = self._current(drafter)
+        assert told is not None
+        self.ready[drafter].remove(told)
+        self.computed[drafter].append(told.batch)
+        self.asks[drafter] -= 1
+        return self.core.computed(drafter, told.batch)
+
+    def _commit(self, step: int) -> list[Effect]:
+        told = self.applying.pop(step)
+        for batch in told.batches:
+            assert self.place[batch] == RECEIVED, f"batch {batch} is trained twice or was never received"
+            self.place[batch] = TRAINED
+            self.trained_by[batch] = next(d for d in told.drafters if batch in self.computed[d])
+        self._open_next(step, told.drafters)
+        return self.core.commit(step, told.batches)
+
+    def _abandon(self, step: int) -> list[Effect]:
+        self.losses += 1
+        self.applying.pop(step)
+        return self.core.abandon(step)
+
+    def _target_lost(self, target: int) -> list[Effect]:
+        self.losses += 1
+        del self.targets[target]
+        return self.core.target_lost(target)
+
+    def _drafter_lost(self, drafter: int) -> list[Effect]:
+        self.losses += 1
+        self.live.remove(drafter)
+        self.applying = {step: told for step, told in self.applying.items() if set(told.drafters) & set(self.live)}
+        mine = [batch for batch, owner in self.trained_by.items() if owner == drafter]
+        effects = self.core.drafter_lost(drafter)
+        told = [batch for effect in effects if isinstance(effect, Lose) for batch in effect.batches]
+        expected = sorted(mine) if self.setup.sync == "none" else []
+        assert sorted(told) == expected, "lost must be exactly what the lost drafter had trained"
+        self.fetching[drafter], self.ready[drafter] = [], []
+        return effects
+
+    # Effects --------------------------------------------------------------------------------------------------
+
+    def _on_loaded(self, effect: Loaded) -> None:
+        assert self.loading == effect.batch
+        self.loading = None
+
+    def _on_assign(self, effect: Assign) -> None:
+        assert self.targets[effect.target] == "asked" and self.place[effect.batch] == FEED
+        self.outside.discard(effect.batch)
+        self.targets[effect.target] = "computing"
+        self.hand[effect.target] = effect.batch
+        self.place[effect.batch] = TARGET
+
+    def _on_admit(self, effect: Admit) -> None:
+        assert self.targets[effect.target] == "holding" and self.hand[effect.target] == effect.batch
+        self.targets[effect.target] = "idle"
+        self.hand[effect.target] = -1
+        self.place[effect.batch], self.lane_of[effect.batch] = STAGED, effect.lane
+
+    def _on_deliver(self, effect: Deliver) -> None:
+        drafter, batch, step = effect.drafter, effect.batch, effect.step
+        assert drafter in self.live and self.place[batch] == STAGED and self.lane_of[batch] == effect.lane
+        assert effect.source == self.source[batch] and effect.source in self.targets
+        inside = len(self.fetching[drafter]) + len(self.ready[drafter])
+        assert inside < self.asks[drafter] <= 1 + self.setup.prefetch, "delivered without an ask"
+        assert step >= self.open[drafter] and (step - self.open[drafter]) % self.groups == 0
+        assert (drafter, step) not in self.flushed | self.joined, "delivered into a closed part"
+        assert step not in self.applying, "delivered into a step that is being applied"
+        self.outside.discard(batch)
+        self.place[batch] = TAKEN
+        self.fetching[drafter].append(effect)
+        share, accumulate = self._share(drafter, step), self.setup.accumulate
+        if self.setup.sync == "pooled":
+            assert step == self.open[drafter], "a pooled step takes nothing ahead"
+            total = sum(self._share(d, step) for d in self.live)
+            assert total <= accumulate * len(self.live) and effect.closes == (total == accumulate * len(self.live))
+        else:
+            assert share <= accumulate and effect.closes == (share == accumulate)
+
+    def _on_release(self, effect: Release) -> None:
+        assert self.place[effect.batch] == RECEIVED
+
+    def _on_flush(self, effect: Flush) -> None:
+        assert effect.drafter in self.live and effect.step == self.open[effect.drafter]
+        assert (effect.drafter, effect.step) not in self.flushed
+        self.flushed.add((effect.drafter, effect.step))
+
+    def _on_join(self, effect: Join) -> None:
+        assert effect.step == self.open[effect.drafter]
+        assert not self._uncomputed(effect.drafter, effect.step)
+        self.joined.add((effect.drafter, effect.step))
+
+    def _on_step(self, effect: Step) -> None:
+        members = self.live if self.setup.sync != "none" else [effect.step % self.groups]
+        assert list(effect.drafters) == members and effect.step not in self.applying
+        assert list(effect.batches) == [b for d in effect.drafters for b in self.computed[d]] and effect.batches
+        assert not any(self._uncomputed(d, effect.step) for d in effect.drafters)
+        self.applying[effect.step] = effect
+
+    def _on_drop(self, effect: Drop) -> None:
+        assert all(self.open[d] == effect.step for d in effect.drafters)
+        self._open_next(effect.step, effect.drafters)
+
+    def _on_putback(self, effect: PutBack) -> None:
+        assert self.place[effect.batch] == TAKEN and self.lane_of[effect.batch] == effect.lane
+        assert effect.drafter not in self.live
+        self.place[effect.batch] = STAGED
+        self.outside.add(effect.batch)
+
+    def _on_recompute(self, effect: Recompute) -> None:
+        assert self.place[effect.batch] == effect.place
+        assert effect.lane == (self.lane_of[effect.batch] if effect.place == STAGED else -1)
+        self.place[effect.batch] = FEED
+        self.outside.add(effect.batch)
+
+    def _on_recall(self, effect: Recall) -> None:
+        told = next(d for d in self.fetching[effect.drafter] if d.batch == effect.batch)
+        self.fetching[effect.drafter].remove(told)
+        self.asks[effect.drafter] -= 1
+
+    def _on_lose(self, effect: Lose) -> None:
+        for batch in effect.batches:
+            assert self.place[batch] == TRAINED
+            self.place[batch] = LOST
+            self.lost.add(batch)
+
+    def _on_end(self, effect: End) -> None:
+        self.ended = effect.reason
+
+    # Inside ---------------------------------------------------------------------------------------------------
+
+    def _share(self, drafter: int, step: int) -> int:
+        done = len(self.computed[drafter]) if step == self.open[drafter] else 0
+        return done + self._uncomputed(drafter, step)
+
+    def _uncomputed(self, drafter: int, step: int) -> int:
+        return sum(told.step == step for told in (*self.fetching[drafter], *self.ready[drafter]))
+
+    def _open_next(self, step: int, drafters: tuple[int, ...]) -> None:
+        for drafter in drafters:
+            self.open[drafter] = step + self.groups
+            self.computed[drafter] = []
+            self.flushed.discard((drafter, step))
+            self.joined.discard((drafter, step))
+
+    def _forget_lost(self) -> None:
+        """Drafters that are lost take what they had computed along, unless a step is being applied with it."""
+        for drafter in range(self.setup.drafters):
+            if drafter not in self.live and not any(drafter in told.drafters for told in self.applying.values()):
+                self.computed[drafter] = []
+
+    # What must hold -------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Safety in this state; and that somebody can act, unless the run has ended."""
+        core = self.core
+        assert core.ended == self.ended
+        self._check_places()
+        if self.ended is not None:
+            self._check_end()
+            return
+        self._check_capacity()
+        self._check_conservation_of_work()
+        assert self.completions(), f"nobody can act: {core.ledger.counts()}"
+
+    def _check_places(self) -> None:
+        core, place = self.core, self.place
+        assert [core.ledger.place(b) for b in range(len(place))] == place
+        staged = [b for lane in core.dispatch.lanes for b in lane.waiting]
+        assert Counter(staged) == Counter(b for b, at in enumerate(place) if at == STAGED)
+        assert all(self.lane_of[b] == k for k, lane in enumerate(core.dispatch.lanes) for b in lane.waiting)
+        held = {batch: target for target, batch, _ in core.dispatch.held}
+        assert len(held) == len(core.dispatch.held)
+        assert held == {self.hand[t]: t for t, state in self.targets.items() if state == "holding"}
+        assert sorted(held) == [b for b, at in enumerate(place) if at == HELD]
+        at_feed = [b for lane in core.feed.lanes for b in lane.waiting] + [b for _, b, _ in core.feed.held]
+        assert Counter(at_feed) == Counter(b for b in range(self.next) if place[b] == FEED)
+        computing = [self.hand[t] for t, state in self.targets.items() if state == "computing"]
+        assert sorted(computing) == [b for b, at in enumerate(place) if at == TARGET]
+        fetched = [told.batch for d in self.live for told in self.fetching[d]]
+        assert sorted(fetched) == [b for b, at in enumerate(place) if at == TAKEN]
+        applied = {b for told in self.applying.values() for b in told.batches}
+        inside = {told.batch for d in self.live for told in self.ready[d]} | applied
+        inside |= {b for d in self.live for b in self.computed[d]}
+        assert sorted(inside) == [b for b, at in enumerate(place) if at == RECEIVED]
+        for drafter in self.live:
+            ours = [told.batch for told in (*self.fetching[drafter], *self.ready[drafter])]
+            assert sorted(core.windows[drafter].holding(drafter)) == sorted(ours)
+            assert core.windows[drafter].step == self.open[drafter]
+
+    def _check_capacity(self) -> None:
+        for hop in (self.core.feed, self.core.dispatch):
+            inside = [sum(b not in self.outside for b in lane.waiting) for lane in hop.lanes]
+            assert all(count <= lane.capacity for count, lane in zip(inside, hop.lanes, strict=True))
+            assert hop.bound is None or sum(inside) <= hop.bound
+
+    def _check_conservation_of_work(self) -> None:
+        """Nobody waits who could be served: neither a consumer nor a producer that holds a batch."""
+        for hop in (self.core.feed, self.core.dispatch):
+            for consumer in hop.waiting:
+                if hop._moves.may_take(consumer):
+                    assert hop._choose(consumer) == WAIT, f"consumer {consumer} waits although it could take"
+            for _, batch, index in hop.held:
+                assert not hop._fits(index), f"batch {batch} is held although its lane has room"
+                lane = hop.lanes[index]
+                if lane.capacity == 0 and not lane.waiting:
+                    able = [c for c in hop.waiting if hop._moves.may_take(c) and lane.read_by(c)]
+                    assert not able, f"batch {batch} is held although {able} wait for it"
+
+    def _check_end(self) -> None:
+        assert self.ended in ("data_exhausted", "worker_lost")
+        if self.ended == "data_exhausted":
+            loaded = range(self.next) if self.stopped_early else range(len(self.place))
+            assert all(self.place[b] in (TRAINED, LOST) for b in loaded), "the run ended early"
+        else:
+            stranded = any(at < RECEIVED for at in self.place)
+            assert not self.live or (not self.targets and stranded)
+        if self.setup.sync != "none":
+            assert not self.lost, "nothing is lost under step and pooled"
