@@ -138,13 +138,25 @@ class World:
 
     def do(self, action: Action) -> None:
         """Carry out one action, follow the effects, check everything."""
+        self.act(action)
+        self.check()
+
+    def settle(self) -> None:
+        """Prompt workers: whoever can ask does, and what was delivered arrives, before anything else happens."""
+        while self.ended is None:
+            at_once = [action for action in self.completions(False) if action[0] in ("ask", "take", "received")]
+            if not at_once:
+                return
+            self.act(at_once[0])
+
+    def act(self, action: Action) -> None:
+        """Carry out one action and follow its effects, each of which must be possible."""
         name, *rest = action
         effects = getattr(self, f"_{name}")(*rest)
         for effect in effects:
             assert self.ended is None, f"{effect} after the end"
             getattr(self, f"_on_{type(effect).__name__.lower()}")(effect)
         self._forget_lost()
-        self.check()
 
     def _current(self, drafter: int) -> Deliver | None:
         """The micro-batch the drafter computes next: the first that arrived of its open step."""
