@@ -12,6 +12,7 @@ kind `commit` name every trained batch once, with its step.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, Final
 
 from policies.effects import (
@@ -169,40 +170,60 @@ def _gather(rows: Sequence[Row], column: int) -> tuple[int, ...]:
     return tuple([row[column] for row in rows if row[column] != NONE])
 
 
-def _compile(parameters: str, body: str, **names: Any) -> Callable[..., Any]:
-    """A function made from the table's words, as `namedtuple` makes its own: every event of a run goes through one,
-    and a generic loop over the columns takes twice as long."""
-    function: Callable[..., Any] = eval(f"lambda {parameters}: {body}", {**globals(), **names})
-    return function
+def _row(code: int, places: Sequence[int], values: Sequence[Any]) -> Row:
+    row: list[Any] = [code, *[NONE] * (len(COLUMNS) - 1)]
+    for place, value in zip(places, values, strict=True):
+        row[place] = value
+    return tuple(row)
 
 
-def _encoder(kind: Kind, parameters: str, prefix: str = "") -> Callable[..., Sequence[Row]]:
-    cell = {column: prefix + field for field, column in zip(kind.fields, kind.columns, strict=True)}
+def _encoder(kind: Kind) -> Callable[..., Sequence[Row]]:
+    """A function of the values of the kind's fields."""
     code = CODE[kind.name]
+    places = [COLUMNS.index(column) for column in kind.columns]
     if kind.lists:
-        step, workers, batches = cell.get("step", "NONE"), cell.get("worker", "()"), cell.get("batch", "()")
-        return _compile(parameters, f"_spread({code}, {step}, {workers}, {batches})")
+
+        def long(*values: Any) -> Sequence[Row]:
+            given = dict(zip(kind.columns, values, strict=True))
+            return _spread(code, given.get("step", NONE), given.get("worker", ()), given.get("batch", ()))
+
+        return long
     if "reason" in kind.fields:
-        cell["extra"] = f"_reason_code({cell['extra']})"
-    return _compile(parameters, f"(({code}, {', '.join(cell.get(column, 'NONE') for column in COLUMNS[1:])}),)")
+        return lambda reason: (_row(code, places, (_reason_code(reason),)),)
+    return lambda *values: (_row(code, places, values),)
+
+
+def _effect_encoder(kind: Kind) -> Callable[[Any], Sequence[Row]]:
+    encode = _encoder(kind)
+    if len(kind.fields) == 1:
+        field = kind.fields[0]
+        return lambda effect: encode(getattr(effect, field))
+    values = attrgetter(*kind.fields)
+    return lambda effect: encode(*values(effect))
 
 
 def _decoder(kind: Kind) -> Callable[[Row, Sequence[Row]], Any]:
-    cells = []
-    for field, column in zip(kind.fields, kind.columns, strict=True):
-        place = COLUMNS.index(column)
-        special = {"reason": f"REASONS[row[{place}]]", "closes": f"bool(row[{place}])"}
-        cells.append(f"_gather(rows, {place})" if field in _LISTS else special.get(field, f"row[{place}]"))
-    values = "".join(f"{cell}, " for cell in cells)
-    made = f"made({values})" if kind.effect else f"Input({kind.name!r}, ({values}))"
-    return _compile("row, rows", made, made=kind.effect)
+    """A function of an event's first row and of all its rows."""
+    readers = [_reader(field, COLUMNS.index(column)) for field, column in zip(kind.fields, kind.columns, strict=True)]
+    made = kind.effect
+    if made is None:
+        return lambda row, rows: Input(kind.name, tuple([read(row, rows) for read in readers]))
+    return lambda row, rows: made(*[read(row, rows) for read in readers])
+
+
+def _reader(field: str, place: int) -> Callable[[Row, Sequence[Row]], Any]:
+    if field in _LISTS:
+        return lambda row, rows: _gather(rows, place)
+    if field == "reason":
+        return lambda row, rows: REASONS[row[place]]
+    if field == "closes":
+        return lambda row, rows: bool(row[place])
+    return lambda row, rows: row[place]
 
 
 _LONG: Final = frozenset(code for code, kind in enumerate(KINDS) if kind.lists)
 _EVENTS: Final = [_decoder(kind) for kind in KINDS]
-INPUT_ROWS: Final = {
-    kind.name: _encoder(kind, ", ".join(kind.fields)) for kind in KINDS if kind.effect is None and not kind.mark
-}
+INPUT_ROWS: Final = {kind.name: _encoder(kind) for kind in KINDS if kind.effect is None and not kind.mark}
 """The encoder of each input, called with its arguments."""
-EFFECT_ROWS: Final = {kind.effect: _encoder(kind, "effect", "effect.") for kind in KINDS if kind.effect is not None}
+EFFECT_ROWS: Final = {kind.effect: _effect_encoder(kind) for kind in KINDS if kind.effect is not None}
 """The encoder of each class of effects, called with the effect."""

@@ -10,7 +10,7 @@ on the clock, so the same events give the same bytes.
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from struct import Struct
 from types import TracebackType

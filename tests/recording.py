@@ -128,7 +128,9 @@ class Case:
             return SimpleNamespace(seconds=None, tokens_per_second=rate, cv=0.3, distribution=None, first_seconds=None)
 
         def extra(seconds: float | None) -> SimpleNamespace | None:
-            return None if seconds is None else SimpleNamespace(seconds=seconds, bytes_per_second=None)
+            if seconds is None:
+                return None
+            return SimpleNamespace(seconds=seconds, bytes_per_second=None, cv=None, distribution=None)
 
         return SimpleNamespace(
             target=role(1000.0),
@@ -161,7 +163,7 @@ ABANDONED = (
     ("take", 0),
     ("received", 0, 0),
     ("computed", 0, 0),
-    ("commit", 0, (0,)),
+    ("commit", 1, (0,)),
 )
 SYNCS = ("none", "step", "pooled")
 CASES = {

@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-import pytest
 from machine import Setup, World
 
-from policies.dispatcher import Dispatcher
 from policies.hop import Hop
 from policies.ledger import TAKEN
 

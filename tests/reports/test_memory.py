@@ -288,7 +288,7 @@ def test_what_a_lost_drafter_had_not_received_still_lies_on_its_device() -> None
     meter = by_hand(Memory(hidden_bytes_per_token=1, staging="device"), reader=0)
     tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0), Deliver(0, 0, 0, 1, 0, True))
-    meter.drafter_lost(0.0, 0)
+    meter.observe([(0.0, "drafter_lost", (0,), ())])
     put(meter, PutBack(0, 0, 0), Deliver(1, 0, 0, 1, 0, True))
     assert levels(meter) == (0, [10, 0], [0, 0])
     tell(meter, "received", 1, 0)
@@ -309,7 +309,7 @@ def test_a_recalled_batch_frees_its_bytes_and_takes_them_again_when_computed_aga
     meter = by_hand(Memory(hidden_bytes_per_token=1))
     tell(meter, "offer", 1, 0)
     put(meter, Admit(1, 0, 0), Deliver(0, 0, 0, 1, 0, True))
-    meter.target_lost(0.0, 1)
+    meter.observe([(0.0, "target_lost", (1,), ())])
     put(meter, Recompute(0, TAKEN, -1, 0), Recall(0, 0))
     assert levels(meter) == (0, [0, 0], [0, 0])
     tell(meter, "offer", 0, 0)
@@ -329,8 +329,7 @@ def test_a_batch_that_is_computed_again_after_it_was_trained_on_has_no_bytes_to_
 
 def test_a_batch_admitted_at_once_counts_as_waiting_at_the_peak_and_not_as_held() -> None:
     meter = by_hand(Memory(hidden_bytes_per_token=1))
-    tell(meter, "offer", 1, 0)
-    put(meter, Admit(1, 0, 0))
+    meter.observe([(0.0, "offer", (1, 0), (Admit(1, 0, 0),))])
     peaks = meter.report()["at_peak"]
     assert peaks is not None and peaks["host"] == {"held": 0, "staged": 10, "taken": 0}
 
