@@ -7,6 +7,7 @@ and not the draw's. A measured profile is itself a sample: each replication but 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from dflash_sim.analysis import CannotTell, Ranking, paired, rank, replication_seeds
@@ -39,19 +40,26 @@ class Figures:
 
 
 def replicate(
-    pipeline: Pipeline, plan: BatchPlan, count: int, progress: Progress | None = None
+    pipeline: Pipeline,
+    plan: BatchPlan,
+    count: int,
+    progress: Progress | None = None,
+    trace_in: Path | None = None,
 ) -> Iterator[Run]:
-    """`count` runs of the same plan with other draws; the first is the plain run."""
+    """`count` runs of the same plan with other draws; the first is the plain run, and the one that is traced."""
     measured = measured_times(pipeline)
     for number, seed in enumerate(replication_seeds(pipeline.seed, count)):
         resampled = _resampled(measured, pipeline, seed) if number else measured
-        yield simulate(pipeline, plan=plan, seed=seed, measured=resampled, progress=progress)
+        folder = None if number else trace_in
+        yield simulate(pipeline, plan=plan, seed=seed, measured=resampled, trace_in=folder, progress=progress)
 
 
-def predict(pipeline: Pipeline, replications: int = 1, progress: Progress | None = None) -> tuple[Run, dict[str, Any]]:
+def predict(
+    pipeline: Pipeline, replications: int = 1, progress: Progress | None = None, trace_in: Path | None = None
+) -> tuple[Run, dict[str, Any]]:
     """The first run and the summary; several replications fill in means and intervals of the rates."""
     plan = plan_of(pipeline)
-    runs = replicate(pipeline, plan, replications, progress)
+    runs = replicate(pipeline, plan, replications, progress, trace_in)
     first = next(runs)
     summary = summary_of(first)
     if summary["verdict"]["bottleneck"] in ("dispatch", "sync"):

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Final
 
+from policies.assembly import build_dispatcher
 from policies.dispatcher import Dispatcher
 from policies.effects import Effect
 from policies.ledger import ProtocolError
+from policies.loading import from_mapping
 from policies.policy import PolicyError
 from policies.trace import Input, effect_rows, input_rows
 from reports.tracefile import Call, Trace
@@ -78,6 +80,12 @@ def replay(trace: Trace, dispatcher: Dispatcher, *, limit: int = LIMIT) -> list[
         if len(found) >= limit:
             break
     return found[:limit]
+
+
+def dispatcher_of(trace: Trace) -> Dispatcher:
+    """A fresh dispatcher built as the recorded run's was. Raises PipelineError where its policy cannot be had."""
+    pipeline = from_mapping(trace.header.config)
+    return build_dispatcher(pipeline, trace.header.buckets, trace.work.bucket)
 
 
 def _differences(call: Call, got: Sequence[Effect]) -> list[Difference]:

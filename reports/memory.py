@@ -30,6 +30,7 @@ __all__ = [
     "batch_bytes",
     "forecast",
     "pinned_bytes",
+    "unknown_memory",
 ]
 
 I64 = NDArray[np.int64]
@@ -202,7 +203,7 @@ class MemoryMeter:
     def report(self) -> MemoryReport:
         """The figures so far."""
         if not self._known:
-            return _unknown(len(self.drafters), len(self.targets))
+            return unknown_memory(len(self.drafters), len(self.targets))
         return _report(
             self._memory,
             host_exact=self.host.peak,
@@ -294,7 +295,7 @@ def forecast(
     Only `host_staged_peak_bytes` leaves the hands out, and may be exceeded by what went back.
     """
     if largest is None:
-        return _unknown(drafters, targets)
+        return unknown_memory(drafters, targets)
     waiting = _capacity(lanes, bound)
     hands = drafters * (1 + prefetch)
     none = {"held": 0, "staged": 0, "taken": 0}
@@ -360,7 +361,7 @@ def _model(memory: Memory) -> Terms:
     return {"model": memory.drafter_model_bytes or 0}
 
 
-def _unknown(drafters: int, targets: int) -> MemoryReport:
+def unknown_memory(drafters: int, targets: int) -> MemoryReport:
     return MemoryReport(
         host_peak_bytes=None,
         host_pinned_peak_bytes=None,

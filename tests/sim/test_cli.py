@@ -150,3 +150,29 @@ def test_each_example_trains_all_of_its_batches(name: str, tmp_path: Path) -> No
     assert summary["batches"]["trained"] == summary["batches"]["planned"]
     if name == "buckets":
         assert summary["mixing"]["mixed_windows"] / summary["mixing"]["windows"] > 0.95
+
+
+def test_a_trace_replays_without_a_difference_and_opens_in_perfetto(small: Path) -> None:
+    result = dflash_sim("run", "small.yaml", "-o", "out", "--trace", "--perfetto", "out/p.json", cwd=small.parent)
+    assert result.returncode == 0, result.stderr
+    events = json.loads((small.parent / "out" / "p.json").read_text())["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    assert {"target/0", "target/2", "drafter/1"} <= names
+    replayed = dflash_sim("replay", "out", cwd=small.parent)
+    assert replayed.returncode == 0 and replayed.stdout.startswith("equal: ")
+    assert dflash_sim("replay", "small.yaml", cwd=small.parent).returncode == 2
+
+
+def test_the_same_file_and_seed_give_the_same_trace(small: Path) -> None:
+    traces = set()
+    for seed in "07":
+        dflash_sim("run", "small.yaml", "-o", f"out{seed}", "--trace", cwd=small.parent, hash_seed=seed)
+        traces.add((small.parent / f"out{seed}" / "trace.parquet").read_bytes())
+    assert len(traces) == 1
+
+
+def test_memory_over_a_limit_is_said_with_its_term(small: Path) -> None:
+    memory = "memory={hidden_bytes_per_token: 1000, host_limit: 2MB}"
+    result = dflash_sim("run", "small.yaml", "--set", memory, "--set", "dispatch.capacity=9", cwd=small.parent)
+    assert result.returncode == 0
+    assert "over the limit" in result.stdout and "waiting in lanes" in result.stdout
