@@ -215,7 +215,7 @@ class Simulator:
     def _deliver(self, effect: Deliver) -> None:
         drafter = effect.drafter
         desk = self._desks[drafter]
-        if desk.dead or (self._faults and self._fails("drafter", drafter, effect.batch)):
+        if self._faults and (self._is_stale(effect) or self._fails("drafter", drafter, effect.batch)):
             return
         desk.incoming.append(effect)
         if not desk.copying:
@@ -235,10 +235,13 @@ class Simulator:
 
     def _copy_seconds(self, effect: Deliver) -> float:
         """Without a placement every take copies. Placed batches copy again only onto another drafter's device."""
-        if self._placement is None:
-            return self._times.transfer(effect.batch)
-        if self._placement == "taker" or effect.source % self._drafters == effect.drafter:
+        if self._placement == "taker":
             return 0.0
+        if self._placement == "producer":
+            reader = self._dispatcher.dispatch.lanes[effect.lane].reader
+            placed_at = effect.source % self._drafters if reader is None else reader
+            if placed_at == effect.drafter:
+                return 0.0
         return self._times.transfer(effect.batch)
 
     def _copied(self, event: Event) -> None:
@@ -316,11 +319,16 @@ class Simulator:
                 self._compute(desk, drafter)
 
     def _recalled(self, effect: Recall) -> None:
-        self._desks[effect.drafter].drop(effect.batch)
-        if self._dispatcher.ended is None:
+        desk = self._desks[effect.drafter]
+        desk.drop(effect.batch)
+        if self._dispatcher.ended is None and not desk.dead:
             self._take(effect.drafter)
 
     # Faults ---------------------------------------------------------------------------------------------------------
+
+    def _is_stale(self, effect: Deliver) -> bool:
+        """Whether a loss of this very instant has undone the delivery, or the drafter does nothing any more."""
+        return self._desks[effect.drafter].dead or not self._dispatcher.is_fetching(effect.drafter, effect.batch)
 
     def _fails(self, role: str, worker: int, batch: int) -> bool:
         """Whether the worker fails on taking this batch; a crash is reported, a hang is silent."""
@@ -333,6 +341,6 @@ class Simulator:
         self.failures.append(f"{role}/{worker}: {fault.kind} on taking batch {batch} ({fault.at_batch} of its own)")
         if role == "drafter":
             self._desks[worker].dead = True
-        if fault.kind == CRASH:
+        if fault.kind == CRASH and self._dispatcher.ended is None:
             self._lose(role, worker)
         return True

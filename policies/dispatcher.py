@@ -270,6 +270,10 @@ class Dispatcher:
         blocked = {target for target, _, _ in self.dispatch.held}
         return (t for t in self.open_targets() if t not in blocked)
 
+    def is_fetching(self, drafter: int, batch: int) -> bool:
+        """Whether the batch was delivered to the drafter and has not been received."""
+        return self.ledger.place(batch) == TAKEN and self._owner[batch] == drafter
+
     def source(self, batch: int) -> int:
         """The target that computed the batch last."""
         return self._source[batch]

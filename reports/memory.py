@@ -8,7 +8,6 @@ memory outlives its worker in these books, as the lane of a lost drafter does. N
 while it computes. All figures are whole bytes.
 """
 
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol, TypedDict
 
@@ -117,9 +116,9 @@ class Store:
         """The batch's bytes come to lie here."""
         size = self._sizes[batch]
         terms = self.terms
-        terms[term] += size
-        if terms[STAGED] > self.staged_peak:
-            self.staged_peak = terms[STAGED]
+        terms[term] = placed = terms[term] + size
+        if term == STAGED and placed > self.staged_peak:
+            self.staged_peak = placed
         self.level = level = self.level + size
         if level > self.peak:
             self.peak = level
@@ -131,9 +130,9 @@ class Store:
         size = self._sizes[batch]
         terms = self.terms
         terms[source] -= size
-        terms[to] += size
-        if terms[STAGED] > self.staged_peak:
-            self.staged_peak = terms[STAGED]
+        terms[to] = moved = terms[to] + size
+        if to == STAGED and moved > self.staged_peak:
+            self.staged_peak = moved
 
     def drop(self, batch: int, term: int) -> None:
         """The batch's bytes are free again."""
@@ -185,12 +184,12 @@ class MemoryMeter:
         exact = batch_bytes(memory, slots)
         self._known = exact is not None
         exact = np.zeros(len(slots), dtype=np.int64) if exact is None else exact
-        sizes = _plain(exact)
+        sizes = exact.tolist()  # Python's integers: sums of them neither round nor overflow
         self._memory = memory
         self._risen: list[Store] = []
         self.host = Store(sizes, self._risen)
         """Host memory in exact sizes; `level` is what lies there now."""
-        self.blocks = Store(_plain(pinned_bytes(exact)), self._risen) if memory.pinned else self.host
+        self.blocks = Store(pinned_bytes(exact).tolist(), self._risen) if memory.pinned else self.host
         """The same as allocated."""
         self.drafters = [Store(sizes, self._risen) for _ in range(drafters)]
         """Each drafter's device, without its model."""
@@ -342,11 +341,6 @@ def _home(reader: int | None, target: int, drafters: int) -> int:
 def _capacity(lanes: Sequence[ReadLane], bound: int | None) -> int:
     total = sum(lane.capacity for lane in lanes)
     return total if bound is None else min(total, bound)
-
-
-def _plain(sizes: I64) -> Sequence[int]:
-    """The same numbers as Python integers: sums of them neither round nor overflow."""
-    return array("q", sizes.tobytes())
 
 
 def _terms(store: Store, *places: int) -> Terms:
