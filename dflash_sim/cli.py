@@ -17,10 +17,10 @@ from dflash_sim.replay import replay as replay_trace
 from dflash_sim.timings_file import TimingsError
 from policies.batches import BatchPlanError
 from policies.builtin import BUILTIN
+from policies.errors import PolicyError
 from policies.faults import Fault, PipelineError, one_line
 from policies.loading import load
 from policies.pipeline import Pipeline
-from policies.policy import PolicyError
 from reports.perfetto import export_perfetto
 from reports.summary import is_incomplete, to_json, versions, write_text
 from reports.table import print_comparison, print_run

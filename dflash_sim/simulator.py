@@ -7,7 +7,7 @@ callback, so that a batch costs two events. Events at the same instant happen in
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import simpy
 from simpy.events import Event, Timeout
@@ -90,15 +90,6 @@ class Simulator:
         self._taken: dict[tuple[str, int], int] = dict.fromkeys(self._faults, 0)
         self._answers: deque[list[Effect]] = deque()
         """Answers to inputs of this instant that are still to be carried out."""
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Loaded: self._loaded,
-            Assign: self._assign,
-            Admit: self._admitted,
-            Deliver: self._deliver,
-            Step: self._step,
-            Drop: self._begin_next,
-            Recall: self._recalled,
-        }
 
     def run(self) -> float:
         """Simulate to the end, to `at_s`, or until nothing is left to happen; returns the time then [s]."""
@@ -137,12 +128,23 @@ class Simulator:
 
     def _carry_out(self) -> None:
         """Carry out the answers in order; what their effects cause at the same instant comes after them."""
-        handlers, answers = self._handlers, self._answers
+        answers = self._answers
         while answers:
             for effect in answers.popleft():
-                handler = handlers.get(type(effect))
-                if handler is not None:
-                    handler(effect)
+                if isinstance(effect, Deliver):
+                    self._deliver(effect)
+                elif isinstance(effect, Admit):
+                    self._admitted(effect)
+                elif isinstance(effect, Assign):
+                    self._assign(effect)
+                elif isinstance(effect, Loaded):
+                    self._loaded()
+                elif isinstance(effect, Step):
+                    self._step(effect)
+                elif isinstance(effect, Recall):
+                    self._recalled(effect)
+                elif isinstance(effect, Drop):
+                    self._begin_next(effect.drafters)
 
     # Inputs: each is given to the dispatcher and recorded with its answer, which waits to be carried out -------------
 
@@ -187,7 +189,7 @@ class Simulator:
         self._load(event._value)
         self._carry_out()
 
-    def _loaded(self, effect: Loaded) -> None:
+    def _loaded(self) -> None:
         if self._dispatcher.ended is None:
             self._load_next()
 
@@ -309,11 +311,11 @@ class Simulator:
         answer = self._dispatcher.commit(step, batches)
         self._record((self.env.now, "commit", (step, batches), answer))
         self._answers.append(answer)
-        self._begin_next(effect)
+        self._begin_next(effect.drafters)
 
-    def _begin_next(self, effect: Step | Drop) -> None:
+    def _begin_next(self, drafters: Sequence[int]) -> None:
         """The next step is open: begin with what was taken ahead for it."""
-        for drafter in effect.drafters:
+        for drafter in drafters:
             desk = self._desks[drafter]
             if desk.ready and not desk.busy and not desk.dead:
                 self._compute(desk, drafter)

@@ -26,8 +26,9 @@ from policies.effects import (
     Release,
     Step,
 )
-from policies.hop import Hop
-from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED, Ledger, ProtocolError
+from policies.errors import ProtocolError
+from policies.hop import Hop, Moves
+from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED, Ledger
 from policies.policy import Policy, Shape
 from policies.window import Window, windows
 
@@ -296,7 +297,7 @@ class Dispatcher:
         self.computing[target] = batch
         self._out.append(Assign(target, batch, lane))
 
-    def loaded(self, loader: int, batch: int, lane: int) -> None:
+    def loaded(self, batch: int, lane: int) -> None:
         """The feed admits the loader's batch."""
         self._out.append(Loaded(batch, lane))
 
@@ -470,13 +471,17 @@ class Dispatcher:
             self._out.append(Lose(lost))
 
 
-class _FeedMoves:
+class _FeedMoves(Moves):
     """The feed hop's moves: batches go to targets, which may always take."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self.admitted = dispatcher.loaded
-        self.delivered = dispatcher.assigned
+
+    def admitted(self, producer: int, batch: int, lane: int) -> None:
+        self._dispatcher.loaded(batch, lane)
+
+    def delivered(self, consumer: int, batch: int, lane: int) -> None:
+        self._dispatcher.assigned(consumer, batch, lane)
 
     def may_take(self, consumer: int) -> bool:
         return True
@@ -494,14 +499,18 @@ class _FeedMoves:
         return () if self._dispatcher.feed.held else self.open_producers()
 
 
-class _DispatchMoves:
+class _DispatchMoves(Moves):
     """The hidden-state hop's moves: batches go to drafters, which take as their window allows."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self.admitted = dispatcher.admitted
-        self.delivered = dispatcher.delivered
         self._windows = dispatcher.windows
+
+    def admitted(self, producer: int, batch: int, lane: int) -> None:
+        self._dispatcher.admitted(producer, batch, lane)
+
+    def delivered(self, consumer: int, batch: int, lane: int) -> None:
+        self._dispatcher.delivered(consumer, batch, lane)
 
     def may_take(self, consumer: int) -> bool:
         return self._windows[consumer].may_take(consumer)

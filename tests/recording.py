@@ -193,4 +193,4 @@ def numbers(metrics: Metrics) -> dict[str, Any]:
 
 
 def _slots(meter: WorkerMeter | LaneMeter) -> dict[str, Any]:
-    return {name: getattr(meter, name) for name in type(meter).__slots__}
+    return {name: value for name, value in vars(meter).items() if not callable(value)}
