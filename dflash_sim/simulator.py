@@ -21,8 +21,10 @@ from reports.observer import Log
 CRASH: Final = "crash"
 HANG: Final = "hang"
 _NEVER: Final = float("inf")
-_STRIDE: Final = 2048
-"""Events between two flushes of the log and reports of progress."""
+_STRIDE: Final = 256
+"""Events between two flushes of the log: few, so that the garbage collector meets none that live on."""
+_REPORT: Final = 4096
+"""Events between two reports of progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,8 +125,8 @@ class Simulator:
             count += 1
             if count % _STRIDE == 0:
                 self._log.flush()
-                if self._progress is not None:
-                    self._progress(env.now, dispatcher.ledger.count(TRAINED))
+            if count % _REPORT == 0 and self._progress is not None:
+                self._progress(env.now, dispatcher.ledger.count(TRAINED))
 
     def _carry_out(self) -> None:
         """Carry out the answers in order; what their effects cause at the same instant comes after them."""

@@ -12,25 +12,29 @@ class _Effect:
     """Equality and text by the fields, in the order of the constructor."""
 
     __slots__ = ()
-    __match_args__: tuple[str, ...] = ()
+
+    def values(self) -> tuple[object, ...]:
+        """The values of the fields, in order."""
+        names: tuple[str, ...] = type(self).__match_args__  # type: ignore[attr-defined]
+        return tuple([getattr(self, name) for name in names])
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__match_args__
-        )
+        return type(other) is type(self) and isinstance(other, _Effect) and self.values() == other.values()
 
     def __hash__(self) -> int:
-        return hash((type(self).__name__, *(getattr(self, name) for name in self.__match_args__)))
+        return hash((type(self).__name__, self.values()))
 
     def __repr__(self) -> str:
-        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in self.__match_args__)
+        names: tuple[str, ...] = type(self).__match_args__  # type: ignore[attr-defined]
+        fields = ", ".join([f"{name}={getattr(self, name)!r}" for name in names])
         return f"{type(self).__name__}({fields})"
 
 
 class Loaded(_Effect):
     """The feed admitted the loader's batch to `lane`; the loader may go on."""
 
-    __slots__ = __match_args__ = ("batch", "lane")
+    __slots__ = ("batch", "lane")
+    __match_args__ = ("batch", "lane")
 
     def __init__(self, batch: int, lane: int) -> None:
         self.batch: Final = batch
@@ -40,7 +44,8 @@ class Loaded(_Effect):
 class Assign(_Effect):
     """The target is to compute the hidden states of `batch`."""
 
-    __slots__ = __match_args__ = ("target", "batch", "lane")
+    __slots__ = ("target", "batch", "lane")
+    __match_args__ = ("target", "batch", "lane")
 
     def __init__(self, target: int, batch: int, lane: int) -> None:
         self.target: Final = target
@@ -51,7 +56,8 @@ class Assign(_Effect):
 class Admit(_Effect):
     """The hidden states that the target holds now wait in `lane`; the target may ask for its next batch."""
 
-    __slots__ = __match_args__ = ("target", "batch", "lane")
+    __slots__ = ("target", "batch", "lane")
+    __match_args__ = ("target", "batch", "lane")
 
     def __init__(self, target: int, batch: int, lane: int) -> None:
         self.target: Final = target
@@ -65,7 +71,8 @@ class Deliver(_Effect):
     `closes`: it completes the drafter's part of the step, which may join as soon as it has computed it.
     """
 
-    __slots__ = __match_args__ = ("drafter", "batch", "lane", "source", "step", "closes")
+    __slots__ = ("drafter", "batch", "lane", "source", "step", "closes")
+    __match_args__ = ("drafter", "batch", "lane", "source", "step", "closes")
 
     def __init__(self, drafter: int, batch: int, lane: int, source: int, step: int, closes: bool) -> None:
         self.drafter: Final = drafter
@@ -79,7 +86,8 @@ class Deliver(_Effect):
 class Release(_Effect):
     """The hidden states of `batch` have arrived: the target may use their memory again."""
 
-    __slots__ = __match_args__ = ("target", "batch")
+    __slots__ = ("target", "batch")
+    __match_args__ = ("target", "batch")
 
     def __init__(self, target: int, batch: int) -> None:
         self.target: Final = target
@@ -89,7 +97,8 @@ class Release(_Effect):
 class Flush(_Effect):
     """No more micro-batches of `step` for this drafter: it joins with what it has, be it nothing."""
 
-    __slots__ = __match_args__ = ("drafter", "step")
+    __slots__ = ("drafter", "step")
+    __match_args__ = ("drafter", "step")
 
     def __init__(self, drafter: int, step: int) -> None:
         self.drafter: Final = drafter
@@ -99,7 +108,8 @@ class Flush(_Effect):
 class Join(_Effect):
     """The drafter's part of `step` is computed; it waits for the other drafters."""
 
-    __slots__ = __match_args__ = ("drafter", "step")
+    __slots__ = ("drafter", "step")
+    __match_args__ = ("drafter", "step")
 
     def __init__(self, drafter: int, step: int) -> None:
         self.drafter: Final = drafter
@@ -109,7 +119,8 @@ class Join(_Effect):
 class Step(_Effect):
     """Every live drafter of the step has joined: it may be applied, then committed with these batches."""
 
-    __slots__ = __match_args__ = ("step", "drafters", "batches")
+    __slots__ = ("step", "drafters", "batches")
+    __match_args__ = ("step", "drafters", "batches")
 
     def __init__(self, step: int, drafters: tuple[int, ...], batches: tuple[int, ...]) -> None:
         self.step: Final = step
@@ -120,7 +131,8 @@ class Step(_Effect):
 class Drop(_Effect):
     """The step cannot be applied: its drafters forget their gradients and go on with the group's next step."""
 
-    __slots__ = __match_args__ = ("step", "drafters")
+    __slots__ = ("step", "drafters")
+    __match_args__ = ("step", "drafters")
 
     def __init__(self, step: int, drafters: tuple[int, ...]) -> None:
         self.step: Final = step
@@ -130,7 +142,8 @@ class Drop(_Effect):
 class PutBack(_Effect):
     """`batch`, taken but not received by a lost drafter, waits in its lane again."""
 
-    __slots__ = __match_args__ = ("batch", "lane", "drafter")
+    __slots__ = ("batch", "lane", "drafter")
+    __match_args__ = ("batch", "lane", "drafter")
 
     def __init__(self, batch: int, lane: int, drafter: int) -> None:
         self.batch: Final = batch
@@ -144,7 +157,8 @@ class Recompute(_Effect):
     `lane` is the hidden-state lane it waited in, or -1; `worker` the target or drafter that had it, or -1.
     """
 
-    __slots__ = __match_args__ = ("batch", "place", "lane", "worker")
+    __slots__ = ("batch", "place", "lane", "worker")
+    __match_args__ = ("batch", "place", "lane", "worker")
 
     def __init__(self, batch: int, place: int, lane: int, worker: int) -> None:
         self.batch: Final = batch
@@ -159,7 +173,8 @@ class Recall(_Effect):
     It may have been the one that closed the drafter's part of a step; what was taken ahead keeps its own step.
     """
 
-    __slots__ = __match_args__ = ("drafter", "batch")
+    __slots__ = ("drafter", "batch")
+    __match_args__ = ("drafter", "batch")
 
     def __init__(self, drafter: int, batch: int) -> None:
         self.drafter: Final = drafter
@@ -169,7 +184,8 @@ class Recall(_Effect):
 class Lose(_Effect):
     """These batches were trained only into weights that nobody holds any more."""
 
-    __slots__ = __match_args__ = ("batches",)
+    __slots__ = ("batches",)
+    __match_args__ = ("batches",)
 
     def __init__(self, batches: tuple[int, ...]) -> None:
         self.batches: Final = batches
@@ -178,7 +194,8 @@ class Lose(_Effect):
 class End(_Effect):
     """Every worker ends now, for this reason (a stop reason of the summary)."""
 
-    __slots__ = __match_args__ = ("reason",)
+    __slots__ = ("reason",)
+    __match_args__ = ("reason",)
 
     def __init__(self, reason: str) -> None:
         self.reason: Final = reason
