@@ -106,7 +106,7 @@ def compare(
 def fit(
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="TRACE_OR_PROFILE...", help="Traces, runs' folders, timings.json.", show_default=False),
+        typer.Argument(metavar="TRACE_OR_PROFILE", help="Traces, runs' folders, timings.json.", show_default=False),
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="The timings alone on stdout, as JSON.")] = False,
