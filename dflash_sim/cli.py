@@ -1,4 +1,4 @@
-"""The command `dflash-sim`: predict, compare, replay."""
+"""The command `dflash-sim`: predict, compare, replay, fit."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -9,12 +9,14 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from dflash_sim.comparison import compare as compare_policies
 from dflash_sim.comparison import predict, with_policy
+from dflash_sim.fitting import fit_sources, measured_parts, save_timings
 from dflash_sim.replay import dispatcher_of
 from dflash_sim.replay import replay as replay_trace
-from dflash_sim.timings_file import TimingsError
+from dflash_sim.timings_file import Profile, TimingsError
 from policies.batches import BatchPlanError
 from policies.builtin import BUILTIN
 from policies.errors import PolicyError
@@ -23,7 +25,7 @@ from policies.loading import load
 from policies.pipeline import Pipeline
 from reports.perfetto import export_perfetto
 from reports.summary import is_incomplete, to_json, versions, write_text
-from reports.table import print_comparison, print_run
+from reports.table import duration, print_comparison, print_run
 from reports.tracefile import TraceError, read_trace
 
 # Typer carries Click inside from 0.29 on and depends on it before; its exceptions have the same names in both.
@@ -129,6 +131,25 @@ def replay(
     raise typer.Exit(INCOMPLETE if differences else COMPLETE)
 
 
+@app.command()
+def fit(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACE_OR_PROFILE", help="Traces, runs' folders, timings.json.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="The timings alone on stdout, as JSON.")] = False,
+    per_worker: Annotated[bool, typer.Option("--per-worker", help="Keep the workers of a role apart.")] = False,
+) -> None:
+    """Timings from the traces of runs, and from profiles."""
+    profile = fit_sources(sources, per_worker=per_worker)
+    save_timings(profile, out)
+    if as_json:
+        sys.stdout.write(out.read_text(encoding="utf-8"))
+    else:
+        print_measured(profile)
+
+
 def main() -> None:
     """The console script: runs a command and turns the user's mistakes into lines and exit status 2."""
     sys.exit(guarded(app, sys.argv[1:]))
@@ -172,6 +193,18 @@ def described(pipeline: Pipeline) -> str:
         f"{topology.targets} targets + {topology.drafters} drafters, {pipeline.dispatch.policy}, "
         f"sync {training.sync}, accumulate {training.accumulate}"
     )
+
+
+def print_measured(profile: Profile) -> None:
+    """What timings hold, a line each."""
+    table = Table("measured", box=None, pad_edge=False, header_style="dim")
+    for column in ("shapes", "samples", "median", "first"):
+        table.add_column(column, justify="right")
+    for part in measured_parts(profile):
+        shapes = "–" if part.shapes is None else f"{part.shapes:,}"
+        first = "–" if part.first is None else duration(part.first)
+        table.add_row(part.name, shapes, f"{part.samples:,}", duration(part.median), first)
+    console().print(table)
 
 
 def console() -> Console:

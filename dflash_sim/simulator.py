@@ -4,6 +4,7 @@ It decides nothing: every batch goes through `policies.Dispatcher` on both hops.
 callback, so that a batch costs two events. Events at the same instant happen in the order they were scheduled.
 """
 
+import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -37,6 +38,17 @@ class PlannedFault:
     kind: str
 
 
+def copies(placement: str | None, effect: Deliver, reader: int | None, drafters: int) -> bool:
+    """Whether this take copies the hidden states (`dispatch.placement`); `reader`: the lane's only reader, if any.
+
+    Without a placement every take copies. Placed batches copy again only onto another drafter's device.
+    """
+    if placement is None:
+        return True
+    placed_at = effect.source % drafters if reader is None else reader
+    return placement != "taker" and placed_at != effect.drafter
+
+
 class Desk:
     """What lies at one drafter."""
 
@@ -44,7 +56,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.incoming: deque[Deliver] = deque()
-        """Delivered, not copied yet; the first is being copied if `copying`."""
+        """Delivered and waiting for the copy before it."""
         self.copying = False
         self.ready: list[Deliver] = []
         """Received, not computed yet, in order of arrival; one of them is being computed if `busy`."""
@@ -85,6 +97,7 @@ class Simulator:
         self._placement = placement
         self._at_s = _NEVER if at_s is None else at_s
         self._progress = progress
+        self._now = 0.0
         self._next = 0
         self._drafters = len(dispatcher.dispatch.consumers)
         self._desks = [Desk() for _ in range(self._drafters)]
@@ -94,10 +107,22 @@ class Simulator:
         """Answers to inputs of this instant that are still to be carried out."""
 
     def run(self) -> float:
-        """Simulate to the end, to `at_s`, or until nothing is left to happen; returns the time then [s]."""
+        """Simulate to the end, to `at_s`, or until nothing is left to happen; returns the time then [s].
+
+        The garbage collector rests meanwhile: a run makes no cycles, and looking for some costs a third of its time.
+        """
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return self._run()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self) -> float:
         self._start()
         self._loop()
-        end = self.env.now
+        end = self._now
         if self._dispatcher.ended is None and self.env.peek() != _NEVER:
             end = self._at_s
             self._record((end, "stop", ("at_s",), self._dispatcher.stop("at_s")))
@@ -121,12 +146,13 @@ class Simulator:
         env, dispatcher, limit = self.env, self._dispatcher, self._at_s
         queue, step, count = env._queue, env.step, 0
         while dispatcher.ended is None and queue and queue[0][0] <= limit:
+            self._now = queue[0][0]
             step()
             count += 1
             if count % _STRIDE == 0:
                 self._log.flush()
             if count % _REPORT == 0 and self._progress is not None:
-                self._progress(env.now, dispatcher.ledger.count(TRAINED))
+                self._progress(self._now, dispatcher.ledger.count(TRAINED))
 
     def _carry_out(self) -> None:
         """Carry out the answers in order; what their effects cause at the same instant comes after them."""
@@ -152,23 +178,23 @@ class Simulator:
 
     def _ask(self, target: int) -> None:
         answer = self._dispatcher.ask(target)
-        self._record((self.env.now, "ask", (target,), answer))
+        self._record((self._now, "ask", (target,), answer))
         self._answers.append(answer)
 
     def _take(self, drafter: int) -> None:
         answer = self._dispatcher.take(drafter)
-        self._record((self.env.now, "take", (drafter,), answer))
+        self._record((self._now, "take", (drafter,), answer))
         self._answers.append(answer)
 
     def _load(self, batch: int) -> None:
         answer = self._dispatcher.load(batch)
-        self._record((self.env.now, "load", (batch,), answer))
+        self._record((self._now, "load", (batch,), answer))
         self._answers.append(answer)
 
     def _lose(self, role: str, worker: int) -> None:
         name = f"{role}_lost"
         answer: list[Effect] = getattr(self._dispatcher, name)(worker)
-        self._record((self.env.now, name, (worker,), answer))
+        self._record((self._now, name, (worker,), answer))
         self._answers.append(answer)
 
     # The loader -----------------------------------------------------------------------------------------------------
@@ -178,7 +204,7 @@ class Simulator:
         self._next += 1
         if batch == self._batches:
             answer = self._dispatcher.loader_done()
-            self._record((self.env.now, "loader_done", (), answer))
+            self._record((self._now, "loader_done", (), answer))
             self._answers.append(answer)
         elif batch < self._batches:
             seconds = self._times.loader(batch)
@@ -206,7 +232,7 @@ class Simulator:
     def _target_done(self, event: Event) -> None:
         target, batch = event._value
         answer = self._dispatcher.offer(target, batch)
-        self._record((self.env.now, "offer", (target, batch), answer))
+        self._record((self._now, "offer", (target, batch), answer))
         self._answers.append(answer)
         self._carry_out()
 
@@ -221,32 +247,25 @@ class Simulator:
         desk = self._desks[drafter]
         if self._faults and (self._is_stale(effect) or self._fails("drafter", drafter, effect.batch)):
             return
-        desk.incoming.append(effect)
-        if not desk.copying:
-            self._fetch(desk)
+        if desk.copying:
+            desk.incoming.append(effect)
+        else:
+            self._fetch(desk, effect)
 
-    def _fetch(self, desk: Desk) -> None:
-        """Copy what waits at the desk, one batch at a time; what needs no copy arrives at once."""
-        while desk.incoming:
-            effect = desk.incoming[0]
-            seconds = self._copy_seconds(effect)
-            if seconds > 0:
-                desk.copying = True
-                Timeout(self.env, seconds, effect).callbacks.append(self._copied)
-                return
-            desk.incoming.popleft()
+    def _fetch(self, desk: Desk, effect: Deliver) -> None:
+        """Copy a batch to the desk; what needs no copy arrives at once."""
+        seconds = self._copy_seconds(effect)
+        if seconds > 0:
+            desk.copying = True
+            Timeout(self.env, seconds, effect).callbacks.append(self._copied)
+        else:
             self._arrive(desk, effect)
 
     def _copy_seconds(self, effect: Deliver) -> float:
-        """Without a placement every take copies. Placed batches copy again only onto another drafter's device."""
-        if self._placement == "taker":
-            return 0.0
-        if self._placement == "producer":
-            reader = self._dispatcher.dispatch.lanes[effect.lane].reader
-            placed_at = effect.source % self._drafters if reader is None else reader
-            if placed_at == effect.drafter:
-                return 0.0
-        return self._times.transfer(effect.batch)
+        reader = self._dispatcher.dispatch.lanes[effect.lane].reader
+        if copies(self._placement, effect, reader, self._drafters):
+            return self._times.transfer(effect.batch)
+        return 0.0
 
     def _copied(self, event: Event) -> None:
         effect: Deliver = event._value
@@ -254,15 +273,15 @@ class Simulator:
         desk.copying = False
         if desk.dead:
             return
-        if desk.incoming and desk.incoming[0] is effect:
-            desk.incoming.popleft()
+        if self._dispatcher.is_fetching(effect.drafter, effect.batch):
             self._arrive(desk, effect)
-        self._fetch(desk)
+        while desk.incoming and not desk.copying:
+            self._fetch(desk, desk.incoming.popleft())
         self._carry_out()
 
     def _arrive(self, desk: Desk, effect: Deliver) -> None:
         drafter, batch = effect.drafter, effect.batch
-        self._record((self.env.now, "received", (drafter, batch), self._dispatcher.received(drafter, batch)))
+        self._record((self._now, "received", (drafter, batch), self._dispatcher.received(drafter, batch)))
         desk.ready.append(effect)
         if not desk.busy:
             self._compute(desk, drafter)
@@ -286,7 +305,7 @@ class Simulator:
         desk.ready.remove(effect)
         desk.busy = False
         answer = self._dispatcher.computed(drafter, batch)
-        self._record((self.env.now, "computed", (drafter, batch), answer))
+        self._record((self._now, "computed", (drafter, batch), answer))
         self._answers.append(answer)
         self._carry_out()
         if self._dispatcher.ended is None:
@@ -311,7 +330,7 @@ class Simulator:
             return
         step, batches = effect.step, effect.batches
         answer = self._dispatcher.commit(step, batches)
-        self._record((self.env.now, "commit", (step, batches), answer))
+        self._record((self._now, "commit", (step, batches), answer))
         self._answers.append(answer)
         self._begin_next(effect.drafters)
 
