@@ -1,4 +1,4 @@
-"""The command `dflash-sim`: predict, compare, fit."""
+"""The command `dflash-sim`: predict, compare, replay."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -12,15 +12,19 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from dflash_sim.comparison import compare as compare_policies
 from dflash_sim.comparison import predict, with_policy
+from dflash_sim.replay import dispatcher_of
+from dflash_sim.replay import replay as replay_trace
 from dflash_sim.timings_file import TimingsError
 from policies.batches import BatchPlanError
 from policies.builtin import BUILTIN
-from policies.faults import PipelineError, one_line
+from policies.faults import Fault, PipelineError, one_line
 from policies.loading import load
 from policies.pipeline import Pipeline
 from policies.policy import PolicyError
+from reports.perfetto import export_perfetto
 from reports.summary import is_incomplete, to_json, versions, write_text
 from reports.table import print_comparison, print_run
+from reports.tracefile import TraceError, read_trace
 
 # Typer carries Click inside from 0.29 on and depends on it before; its exceptions have the same names in both.
 _Misused: Final[type[Any]] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
@@ -56,13 +60,21 @@ def run(
     as_json: AsJson = False,
     seed: Seed = None,
     replications: Replications = 1,
+    trace: Annotated[bool, typer.Option("--trace", help="Keep every event in trace.parquet.")] = False,
+    perfetto: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the trace for ui.perfetto.dev, too; implies --trace.")
+    ] = None,
 ) -> None:
     """Predict one pipeline."""
     pipeline = read(file, overrides, seed)
-    with progress_bar(pipeline, "simulating") as progress:
-        _, summary = predict(pipeline, replications, progress)
     folder = out if out is not None else Path("runs") / name_of(pipeline, file)
+    traced = folder if trace or perfetto is not None else None
+    with progress_bar(pipeline, "simulating") as progress:
+        _, summary = predict(pipeline, replications, progress, traced)
     write_text(folder / "summary.json", to_json(summary))
+    if perfetto is not None:
+        perfetto.parent.mkdir(parents=True, exist_ok=True)
+        export_perfetto(read_trace(folder), perfetto)
     if as_json:
         sys.stdout.write(to_json(summary))
     else:
@@ -83,6 +95,8 @@ def compare(
     """The same work under several policies, with common random numbers."""
     pipeline = read(file, overrides, seed)
     names = list(dict.fromkeys(name.strip() for name in policy.split(",") if name.strip()))
+    if not names:
+        raise PipelineError([Fault("--policy", policy, f"must name policies, e.g. {','.join(BUILTIN)}")])
     for name in names:
         with_policy(pipeline, name)  # every name is checked before the first run
     with progress_bar(pipeline, "comparing") as progress:
@@ -95,6 +109,24 @@ def compare(
         print_comparison(console(), comparison, f"{name_of(pipeline, file)}: {described(pipeline)}")
     incomplete = any(is_incomplete(entry["summary"]) for entry in comparison["policies"])
     raise typer.Exit(INCOMPLETE if incomplete else COMPLETE)
+
+
+@app.command()
+def replay(
+    trace: Annotated[Path, typer.Argument(help="trace.parquet of a run, or the run's folder.", show_default=False)],
+    as_json: AsJson = False,
+) -> None:
+    """Feed a recorded run's inputs to a fresh dispatcher and compare its effects with the recorded ones."""
+    recorded = read_trace(trace)
+    differences = [str(difference) for difference in replay_trace(recorded, dispatcher_of(recorded))]
+    verdict = "differs" if differences else "equal"
+    if as_json:
+        answer = {"kind": "replay", "rows": len(recorded), "complete": recorded.complete, "differences": differences}
+        sys.stdout.write(to_json(answer))
+    else:
+        cut = "" if recorded.complete else " (the trace was cut off before the end of the run)"
+        sys.stdout.write("\n".join([f"{verdict}: {len(recorded):,} rows replayed{cut}", *differences]) + "\n")
+    raise typer.Exit(INCOMPLETE if differences else COMPLETE)
 
 
 def main() -> None:
@@ -111,7 +143,7 @@ def guarded(command: typer.Typer, arguments: list[str]) -> int:
         return ended.exit_code
     except _Misused as error:
         lines = [one_line(error.format_message())]
-    except (PipelineError, BatchPlanError, TimingsError, PolicyError) as error:
+    except (PipelineError, BatchPlanError, TimingsError, TraceError, PolicyError) as error:
         lines = str(error).splitlines()
     except OSError as error:
         lines = [one_line(f"{error.filename or 'file'}: {error.strerror or error}")]

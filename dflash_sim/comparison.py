@@ -7,6 +7,7 @@ and not the draw's. A measured profile is itself a sample: each replication but 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from dflash_sim.analysis import CannotTell, Ranking, paired, rank, replication_seeds
@@ -21,6 +22,8 @@ from reports.statistics import Interval, SteadyRate, steady_rate, t_interval, t_
 from reports.verdict import Alternative
 
 Progress = Callable[[float, int], None]
+_ALIKE: Final = 0.999
+"""Rates of fixed times closer than this are equal for any purpose."""
 QUICK: Final = 20_000
 """Batches that a quick simulation of the alternatives looks at."""
 
@@ -37,19 +40,26 @@ class Figures:
 
 
 def replicate(
-    pipeline: Pipeline, plan: BatchPlan, count: int, progress: Progress | None = None
+    pipeline: Pipeline,
+    plan: BatchPlan,
+    count: int,
+    progress: Progress | None = None,
+    trace_in: Path | None = None,
 ) -> Iterator[Run]:
-    """`count` runs of the same plan with other draws; the first is the plain run."""
+    """`count` runs of the same plan with other draws; the first is the plain run, and the one that is traced."""
     measured = measured_times(pipeline)
     for number, seed in enumerate(replication_seeds(pipeline.seed, count)):
         resampled = _resampled(measured, pipeline, seed) if number else measured
-        yield simulate(pipeline, plan=plan, seed=seed, measured=resampled, progress=progress)
+        folder = None if number else trace_in
+        yield simulate(pipeline, plan=plan, seed=seed, measured=resampled, trace_in=folder, progress=progress)
 
 
-def predict(pipeline: Pipeline, replications: int = 1, progress: Progress | None = None) -> tuple[Run, dict[str, Any]]:
+def predict(
+    pipeline: Pipeline, replications: int = 1, progress: Progress | None = None, trace_in: Path | None = None
+) -> tuple[Run, dict[str, Any]]:
     """The first run and the summary; several replications fill in means and intervals of the rates."""
     plan = plan_of(pipeline)
-    runs = replicate(pipeline, plan, replications, progress)
+    runs = replicate(pipeline, plan, replications, progress, trace_in)
     first = next(runs)
     summary = summary_of(first)
     if summary["verdict"]["bottleneck"] in ("dispatch", "sync"):
@@ -70,7 +80,12 @@ def alternatives(pipeline: Pipeline, plan: BatchPlan, measured: MeasuredTimes | 
             rate = _rate(replaced(pipeline, changes), quick, measured)
             if rate is not None:
                 found.append(Alternative(name, rate, rate / base - 1))
-    return sorted(found, key=lambda other: (-other.gain, other.policy))
+    return sorted(found, key=_preference)
+
+
+def _preference(other: Alternative) -> tuple[float, bool, str]:
+    """Best gain first; gains that print alike go to `shared`, the simplest."""
+    return -round(other.gain, 3), other.policy != "shared", other.policy
 
 
 def compare(
@@ -181,7 +196,7 @@ def _comparison(
         "seed": pipeline.seed,
         "replications": len(results[base]),
         "ranking": order,
-        "outcome": _outcome(ranking, results),
+        "outcome": _outcome(pipeline, ranking, results),
         "policies": [_entry(policy, base, summaries[policy], results) for policy in order],
     }
 
@@ -200,16 +215,28 @@ def _entry(
     }
 
 
-def _outcome(ranking: Ranking | None, results: Mapping[str, Sequence[float]]) -> str:
-    """Who wins, in words. One replication of random times cannot tell; one of fixed times needs no other."""
+def _outcome(pipeline: Pipeline, ranking: Ranking | None, results: Mapping[str, Sequence[float]]) -> str:
+    """Who wins, in words. Fixed times need no replications; random ones cannot be told apart by one."""
     if ranking is None:
         return "one policy only"
+    if not is_random(pipeline):
+        best = max(values[0] for values in results.values())
+        fastest = [policy for policy, values in results.items() if values[0] > best * _ALIKE]
+        return f"fixed times: {', '.join(fastest)} {'is' if len(fastest) == 1 else 'are equally'} fastest"
+    if len(next(iter(results.values()))) == 1:
+        return "one replication of random times cannot tell policies apart: use --replications"
     match ranking.outcome:
-        case CannotTell(among) if len(next(iter(results.values()))) > 1:
-            return f"cannot tell: {', '.join(among)}"
-        case CannotTell():
-            return "one replication: no interval (use --replications)"
-    return f"{ranking.places[0].name} is fastest"
+        case CannotTell(among):
+            return f"cannot tell apart: {', '.join(among)} (95 %)"
+    return f"{ranking.places[0].name} is fastest (95 %)"
+
+
+def is_random(pipeline: Pipeline) -> bool:
+    """Whether another seed gives other times."""
+    timings = pipeline.timings
+    assert timings is not None
+    roles = [role for role in (timings.target, timings.drafter, timings.loader) if role is not None]
+    return timings.file is not None or any(role.cv or role.distribution not in (None, "constant") for role in roles)
 
 
 def _mean(values: Sequence[float]) -> float:

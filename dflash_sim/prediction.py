@@ -1,7 +1,9 @@
 """Predict one pipeline: the plan, the dispatcher, the times and the observers of a simulated run, put together."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,11 @@ from policies.dispatcher import Dispatcher
 from policies.loading import resolved
 from policies.pipeline import Pipeline
 from policies.waiting import waiting
+from reports.memory import MemoryMeter, unknown_memory
 from reports.metrics import Metrics
+from reports.observer import Log, Observer
 from reports.summary import Facts, summarize
+from reports.tracewriter import TraceWriter
 from reports.verdict import Alternative
 
 
@@ -42,6 +47,8 @@ class Run:
     plan: BatchPlan
     dispatcher: Dispatcher
     metrics: Metrics
+    memory: MemoryMeter | None
+    """None where the file gives no size of hidden states."""
     times: ServiceTimes
     measured: MeasuredTimes | None
     failures: Sequence[str]
@@ -59,45 +66,90 @@ def simulate(
     plan: BatchPlan | None = None,
     seed: int | None = None,
     measured: MeasuredTimes | None = None,
+    trace_in: Path | None = None,
     progress: Callable[[float, int], None] | None = None,
 ) -> Run:
     """Simulate the pipeline once. `seed` replaces the file's for the times; the plan keeps the file's.
 
-    `measured` replaces the timings that the file names.
+    `measured` replaces the timings that the file names. `trace_in` is the folder for a trace, if one is wanted.
 
     `progress(now_s, trained_batches)` is called now and then. Raises PipelineError, BatchPlanError or
     TimingsError for what only shows when the work is planned, PolicyError for a policy that breaks its rules.
     """
     plan = plan if plan is not None else plan_of(pipeline)
     seed = pipeline.seed if seed is None else seed
-    dispatcher = build_dispatcher(pipeline, plan)
+    dispatcher = build_dispatcher(pipeline, plan.bucket_names, plan.bucket.tolist())
     measured = measured if measured is not None else measured_times(pipeline)
     times = draw_times(pipeline, plan, seed, measured)
-    topology = pipeline.topology
-    metrics = Metrics(
-        targets=topology.targets, drafters=topology.drafters, lanes=lanes_of(dispatcher), work=Work.of(plan)
-    )
-    simulator = Simulator(
-        dispatcher=dispatcher,
-        times=times,
-        observer=metrics,
-        batches=plan.count,
-        prefetch=pipeline.dispatch.prefetch,
-        placement=pipeline.dispatch.placement,
-        faults=planned_faults(pipeline),
-        at_s=pipeline.stop.at_s,
-        progress=progress,
-    )
-    metrics.finish(simulator.run())
+    metrics, memory = metrics_for(pipeline, dispatcher, plan), memory_for(pipeline, dispatcher, plan)
+    with contextlib.ExitStack() as stack:
+        observers: list[Observer] = [metrics] if memory is None else [metrics, memory]
+        writer = None
+        if trace_in is not None:
+            writer = stack.enter_context(trace_writer(trace_in, "simulation", pipeline, dispatcher, plan))
+            observers.append(writer)
+        simulator = Simulator(
+            dispatcher=dispatcher,
+            times=times,
+            log=Log(*observers),
+            batches=plan.count,
+            prefetch=pipeline.dispatch.prefetch,
+            placement=pipeline.dispatch.placement,
+            faults=planned_faults(pipeline),
+            at_s=pipeline.stop.at_s,
+            progress=progress,
+        )
+        end = simulator.run()
+        metrics.finish(end)
+        if writer is not None:
+            writer.finish(end)
     return Run(
         pipeline=pipeline,
         plan=plan,
         dispatcher=dispatcher,
         metrics=metrics,
+        memory=memory,
         times=times,
         measured=measured,
         failures=simulator.failures,
         seed=seed,
+    )
+
+
+def metrics_for(pipeline: Pipeline, dispatcher: Dispatcher, plan: BatchPlan) -> Metrics:
+    """A fresh accumulator."""
+    topology = pipeline.topology
+    return Metrics(
+        targets=topology.targets, drafters=topology.drafters, lanes=lanes_of(dispatcher), work=Work.of(plan)
+    )
+
+
+def memory_for(pipeline: Pipeline, dispatcher: Dispatcher, plan: BatchPlan) -> MemoryMeter | None:
+    """A fresh meter of staging memory; None where the file gives no size of hidden states."""
+    if pipeline.memory.bytes_per_token is None:
+        return None
+    return MemoryMeter(
+        memory=pipeline.memory,
+        slots=plan.slots,
+        targets=pipeline.topology.targets,
+        drafters=pipeline.topology.drafters,
+        readers=[lane.reader for lane in dispatcher.dispatch.lanes],
+        placement=pipeline.dispatch.placement,
+    )
+
+
+def trace_writer(
+    folder: Path, kind: str, pipeline: Pipeline, dispatcher: Dispatcher, plan: BatchPlan
+) -> TraceWriter:
+    """A recorder of this run; a context manager."""
+    return TraceWriter(
+        folder,
+        kind=kind,
+        targets=pipeline.topology.targets,
+        drafters=pipeline.topology.drafters,
+        lanes=lanes_of(dispatcher),
+        plan=plan,
+        config=resolved(pipeline),
     )
 
 
@@ -138,6 +190,21 @@ def planned_faults(pipeline: Pipeline) -> list[PlannedFault]:
     return found
 
 
+def timings_used(run: Run) -> dict[str, Any]:
+    """Where measured times came from, a sentence for each role; nothing where the file gave numbers."""
+    if run.measured is None:
+        return {}
+    return {"timings_used": [run.measured.used[role].text() for role in ("target", "drafter")]}
+
+
+def memory_report(run: Run) -> Mapping[str, Any]:
+    """The summary's `memory`; every figure null without a size of hidden states."""
+    if run.memory is not None:
+        return run.memory.report()
+    topology = run.pipeline.topology
+    return unknown_memory(topology.drafters, topology.targets)
+
+
 def summary_of(run: Run, alternatives: Sequence[Alternative] = (), **extra: Any) -> dict[str, Any]:
     """The summary of a simulated run."""
     pipeline = run.pipeline
@@ -147,9 +214,10 @@ def summary_of(run: Run, alternatives: Sequence[Alternative] = (), **extra: Any)
         seed=run.seed,
         config=resolved(pipeline),
         anchors=pipeline.training.anchors,
+        memory=memory_report(run),
         waiting=waiting(run.dispatcher),
         failures=run.failures,
         alternatives=alternatives,
-        extra=extra,
+        extra=timings_used(run) | extra,
     )
     return summarize(run.metrics, run.plan, facts)

@@ -16,13 +16,13 @@ from dflash_sim.service import ServiceTimes
 from policies.dispatcher import Dispatcher
 from policies.effects import Admit, Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.ledger import TRAINED
-from reports.observer import Observer
+from reports.observer import Log
 
 CRASH: Final = "crash"
 HANG: Final = "hang"
 _NEVER: Final = float("inf")
-_STRIDE: Final = 4096
-"""Events between two reports of progress."""
+_STRIDE: Final = 2048
+"""Events between two flushes of the log and reports of progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Desk:
         self.incoming: deque[Deliver] = deque()
         """Delivered, not copied yet; the first is being copied if `copying`."""
         self.copying = False
-        self.ready: deque[Deliver] = deque()
-        """Received, not computed yet; the first is being computed if `busy`."""
+        self.ready: list[Deliver] = []
+        """Received, not computed yet, in order of arrival; one of them is being computed if `busy`."""
         self.busy = False
         self.dead = False
         """Crashed, or hanging: it does nothing any more."""
@@ -63,7 +63,7 @@ class Simulator:
         *,
         dispatcher: Dispatcher,
         times: ServiceTimes,
-        observer: Observer,
+        log: Log,
         batches: int,
         prefetch: int = 0,
         placement: str | None = None,
@@ -76,18 +76,21 @@ class Simulator:
         """Workers that failed, and on which batch, in words."""
         self._dispatcher = dispatcher
         self._times = times
-        self._watch = observer
+        self._log = log
+        self._record = log.pending.append
         self._batches = batches
         self._prefetch = prefetch
         self._placement = placement
-        self._at_s = float("inf") if at_s is None else at_s
+        self._at_s = _NEVER if at_s is None else at_s
         self._progress = progress
         self._next = 0
         self._drafters = len(dispatcher.dispatch.consumers)
         self._desks = [Desk() for _ in range(self._drafters)]
         self._faults = {(fault.role, fault.worker): fault for fault in faults}
         self._taken: dict[tuple[str, int], int] = dict.fromkeys(self._faults, 0)
-        self._handlers: dict[type, Callable[[Any, list[Effect]], None]] = {
+        self._answers: deque[list[Effect]] = deque()
+        """Answers to inputs of this instant that are still to be carried out."""
+        self._handlers: dict[type, Callable[[Any], None]] = {
             Loaded: self._loaded,
             Assign: self._assign,
             Admit: self._admitted,
@@ -99,20 +102,27 @@ class Simulator:
 
     def run(self) -> float:
         """Simulate to the end, to `at_s`, or until nothing is left to happen; returns the time then [s]."""
-        dispatcher = self._dispatcher
-        for target in list(dispatcher.targets):
-            self._carry_out(self._ask(target))
-        for drafter in list(dispatcher.dispatch.consumers):
-            for _ in range(1 + self._prefetch):
-                self._carry_out(self._take(drafter))
-        effects: list[Effect] = []
-        self._load_next(effects)
-        self._carry_out(effects)
+        self._start()
         self._loop()
-        if dispatcher.ended is None and self.env.peek() != _NEVER:
-            self._stop_at(self._at_s)
-            return self._at_s
-        return self.env.now
+        end = self.env.now
+        if self._dispatcher.ended is None and self.env.peek() != _NEVER:
+            end = self._at_s
+            self._record((end, "stop", ("at_s",), self._dispatcher.stop("at_s")))
+        self._log.flush()
+        return end
+
+    def _start(self) -> None:
+        """All workers ask in the order of their numbers; then the loader begins."""
+        dispatcher = self._dispatcher
+        asks: list[tuple[Callable[[int], None], int]] = [(self._ask, target) for target in dispatcher.targets]
+        asks += [(self._take, d) for d in dispatcher.dispatch.consumers for _ in range(1 + self._prefetch)]
+        for ask, worker in asks:
+            if dispatcher.ended is None:  # without data the first to ask is told that the run is over
+                ask(worker)
+                self._carry_out()
+        if dispatcher.ended is None:
+            self._load_next()
+            self._carry_out()
 
     def _loop(self) -> None:
         env, dispatcher, limit = self.env, self._dispatcher, self._at_s
@@ -120,119 +130,92 @@ class Simulator:
         while dispatcher.ended is None and queue and queue[0][0] <= limit:
             step()
             count += 1
-            if count % _STRIDE == 0 and self._progress is not None:
-                self._progress(env.now, dispatcher.ledger.count(TRAINED))
+            if count % _STRIDE == 0:
+                self._log.flush()
+                if self._progress is not None:
+                    self._progress(env.now, dispatcher.ledger.count(TRAINED))
 
-    def _carry_out(self, effects: list[Effect]) -> None:
-        """Carry out effects in order; the handlers append what they cause at the same instant."""
-        handlers = self._handlers
-        for effect in effects:
-            handler = handlers.get(type(effect))
-            if handler is not None:
-                handler(effect, effects)
+    def _carry_out(self) -> None:
+        """Carry out the answers in order; what their effects cause at the same instant comes after them."""
+        handlers, answers = self._handlers, self._answers
+        while answers:
+            for effect in answers.popleft():
+                handler = handlers.get(type(effect))
+                if handler is not None:
+                    handler(effect)
 
-    # Inputs: each is observed, then given to the dispatcher, and its effects observed ---------------------------
+    # Inputs: each is given to the dispatcher and recorded with its answer, which waits to be carried out -------------
 
-    def _ask(self, target: int) -> list[Effect]:
-        now = self.env.now
-        self._watch.ask(now, target)
-        effects = self._dispatcher.ask(target)
-        self._watch.effects(now, effects)
-        return effects
+    def _ask(self, target: int) -> None:
+        answer = self._dispatcher.ask(target)
+        self._record((self.env.now, "ask", (target,), answer))
+        self._answers.append(answer)
 
-    def _take(self, drafter: int) -> list[Effect]:
-        now = self.env.now
-        self._watch.take(now, drafter)
-        effects = self._dispatcher.take(drafter)
-        self._watch.effects(now, effects)
-        return effects
+    def _take(self, drafter: int) -> None:
+        answer = self._dispatcher.take(drafter)
+        self._record((self.env.now, "take", (drafter,), answer))
+        self._answers.append(answer)
 
-    def _load(self, batch: int) -> list[Effect]:
-        now = self.env.now
-        self._watch.load(now, batch)
-        effects = self._dispatcher.load(batch)
-        self._watch.effects(now, effects)
-        return effects
+    def _load(self, batch: int) -> None:
+        answer = self._dispatcher.load(batch)
+        self._record((self.env.now, "load", (batch,), answer))
+        self._answers.append(answer)
 
-    def _commit(self, step: int, batches: Sequence[int]) -> list[Effect]:
-        now = self.env.now
-        self._watch.commit(now, step, batches)
-        effects = self._dispatcher.commit(step, batches)
-        self._watch.effects(now, effects)
-        return effects
+    def _lose(self, role: str, worker: int) -> None:
+        name = f"{role}_lost"
+        answer: list[Effect] = getattr(self._dispatcher, name)(worker)
+        self._record((self.env.now, name, (worker,), answer))
+        self._answers.append(answer)
 
-    def _receive(self, drafter: int, batch: int) -> None:
-        now = self.env.now
-        self._watch.received(now, drafter, batch)
-        self._watch.effects(now, self._dispatcher.received(drafter, batch))
+    # The loader -----------------------------------------------------------------------------------------------------
 
-    def _lose(self, role: str, worker: int) -> list[Effect]:
-        now, watch, dispatcher = self.env.now, self._watch, self._dispatcher
-        if role == "target":
-            watch.target_lost(now, worker)
-            effects = dispatcher.target_lost(worker)
-        else:
-            watch.drafter_lost(now, worker)
-            effects = dispatcher.drafter_lost(worker)
-        watch.effects(now, effects)
-        return effects
-
-    def _stop_at(self, now: float) -> None:
-        self._watch.stop(now, "at_s")
-        self._watch.effects(now, self._dispatcher.stop("at_s"))
-
-    # The loader -----------------------------------------------------------------------------------------------
-
-    def _load_next(self, effects: list[Effect]) -> None:
+    def _load_next(self) -> None:
         batch = self._next
-        if batch >= self._batches:
-            if batch == self._batches:
-                self._next += 1
-                self._watch.loader_done(self.env.now)
-                done = self._dispatcher.loader_done()
-                self._watch.effects(self.env.now, done)
-                effects += done
-            return
         self._next += 1
-        seconds = self._times.loader(batch)
-        if seconds > 0:
-            Timeout(self.env, seconds, batch).callbacks.append(self._load_done)
-        else:
-            effects += self._load(batch)
+        if batch == self._batches:
+            answer = self._dispatcher.loader_done()
+            self._record((self.env.now, "loader_done", (), answer))
+            self._answers.append(answer)
+        elif batch < self._batches:
+            seconds = self._times.loader(batch)
+            if seconds > 0:
+                Timeout(self.env, seconds, batch).callbacks.append(self._load_done)
+            else:
+                self._load(batch)
 
     def _load_done(self, event: Event) -> None:
-        self._carry_out(self._load(event._value))
+        self._load(event._value)
+        self._carry_out()
 
-    def _loaded(self, effect: Loaded, effects: list[Effect]) -> None:
+    def _loaded(self, effect: Loaded) -> None:
         if self._dispatcher.ended is None:
-            self._load_next(effects)
+            self._load_next()
 
-    # Targets --------------------------------------------------------------------------------------------------
+    # Targets --------------------------------------------------------------------------------------------------------
 
-    def _assign(self, effect: Assign, effects: list[Effect]) -> None:
+    def _assign(self, effect: Assign) -> None:
         target, batch = effect.target, effect.batch
-        if self._faults and self._fails("target", target, batch, effects):
+        if self._faults and self._fails("target", target, batch):
             return
         Timeout(self.env, self._times.target(target, batch), (target, batch)).callbacks.append(self._target_done)
 
     def _target_done(self, event: Event) -> None:
         target, batch = event._value
-        now = self.env.now
-        self._watch.offer(now, target, batch)
-        effects = self._dispatcher.offer(target, batch)
-        self._watch.effects(now, effects)
-        self._carry_out(effects)
+        answer = self._dispatcher.offer(target, batch)
+        self._record((self.env.now, "offer", (target, batch), answer))
+        self._answers.append(answer)
+        self._carry_out()
 
-    def _admitted(self, effect: Admit, effects: list[Effect]) -> None:
+    def _admitted(self, effect: Admit) -> None:
         if self._dispatcher.ended is None:
-            effects += self._ask(effect.target)
+            self._ask(effect.target)
 
-    # Drafters -------------------------------------------------------------------------------------------------
+    # Drafters -------------------------------------------------------------------------------------------------------
 
-    def _deliver(self, effect: Deliver, effects: list[Effect]) -> None:
+    def _deliver(self, effect: Deliver) -> None:
         drafter = effect.drafter
         desk = self._desks[drafter]
-        if desk.dead or self._faults and self._fails("drafter", drafter, effect.batch, effects):
+        if self._faults and (self._is_stale(effect) or self._fails("drafter", drafter, effect.batch)):
             return
         desk.incoming.append(effect)
         if not desk.copying:
@@ -252,31 +235,36 @@ class Simulator:
 
     def _copy_seconds(self, effect: Deliver) -> float:
         """Without a placement every take copies. Placed batches copy again only onto another drafter's device."""
-        if self._placement is None:
-            return self._times.transfer(effect.batch)
-        if self._placement == "taker" or effect.source % self._drafters == effect.drafter:
+        if self._placement == "taker":
             return 0.0
+        if self._placement == "producer":
+            reader = self._dispatcher.dispatch.lanes[effect.lane].reader
+            placed_at = effect.source % self._drafters if reader is None else reader
+            if placed_at == effect.drafter:
+                return 0.0
         return self._times.transfer(effect.batch)
 
     def _copied(self, event: Event) -> None:
         effect: Deliver = event._value
         desk = self._desks[effect.drafter]
         desk.copying = False
-        if desk.dead or self._dispatcher.ended is not None:
+        if desk.dead:
             return
         if desk.incoming and desk.incoming[0] is effect:
             desk.incoming.popleft()
             self._arrive(desk, effect)
         self._fetch(desk)
+        self._carry_out()
 
     def _arrive(self, desk: Desk, effect: Deliver) -> None:
-        self._receive(effect.drafter, effect.batch)
+        drafter, batch = effect.drafter, effect.batch
+        self._record((self.env.now, "received", (drafter, batch), self._dispatcher.received(drafter, batch)))
         desk.ready.append(effect)
         if not desk.busy:
-            self._compute(desk, effect.drafter)
+            self._compute(desk, drafter)
 
     def _compute(self, desk: Desk, drafter: int) -> None:
-        """Start the next micro-batch, unless it belongs to a step that is not open yet."""
+        """Start the next micro-batch of the open step; what was taken ahead waits for its own."""
         step = self._dispatcher.windows[drafter].step
         for effect in desk.ready:
             if effect.step == step:
@@ -287,55 +275,62 @@ class Simulator:
 
     def _drafter_done(self, event: Event) -> None:
         effect: Deliver = event._value
-        drafter = effect.drafter
+        drafter, batch = effect.drafter, effect.batch
         desk = self._desks[drafter]
         if desk.dead:
             return
         desk.ready.remove(effect)
         desk.busy = False
-        now = self.env.now
-        self._watch.computed(now, drafter, effect.batch)
-        effects = self._dispatcher.computed(drafter, effect.batch)
-        self._watch.effects(now, effects)
-        self._carry_out(effects)
+        answer = self._dispatcher.computed(drafter, batch)
+        self._record((self.env.now, "computed", (drafter, batch), answer))
+        self._answers.append(answer)
+        self._carry_out()
         if self._dispatcher.ended is None:
-            self._carry_out(self._take(drafter))
+            self._take(drafter)
+            self._carry_out()
             if not desk.busy:
                 self._compute(desk, drafter)
 
-    def _step(self, effect: Step, effects: list[Effect]) -> None:
+    def _step(self, effect: Step) -> None:
         seconds = self._times.step(effect.step)
         if seconds > 0:
             Timeout(self.env, seconds, effect).callbacks.append(self._step_done)
-        elif self._dispatcher.ended is None:
-            self._apply(effect, effects)
+        else:
+            self._apply(effect)
 
     def _step_done(self, event: Event) -> None:
-        effects: list[Effect] = []
-        self._apply(event._value, effects)
-        self._carry_out(effects)
+        self._apply(event._value)
+        self._carry_out()
 
-    def _apply(self, effect: Step, effects: list[Effect]) -> None:
-        if all(self._desks[drafter].dead for drafter in effect.drafters):
+    def _apply(self, effect: Step) -> None:
+        if self._dispatcher.ended is not None or all(self._desks[drafter].dead for drafter in effect.drafters):
             return
-        effects += self._commit(effect.step, effect.batches)
-        self._begin_next(effect, effects)
+        step, batches = effect.step, effect.batches
+        answer = self._dispatcher.commit(step, batches)
+        self._record((self.env.now, "commit", (step, batches), answer))
+        self._answers.append(answer)
+        self._begin_next(effect)
 
-    def _begin_next(self, effect: Step | Drop, effects: list[Effect]) -> None:
+    def _begin_next(self, effect: Step | Drop) -> None:
         """The next step is open: begin with what was taken ahead for it."""
         for drafter in effect.drafters:
             desk = self._desks[drafter]
             if desk.ready and not desk.busy and not desk.dead:
                 self._compute(desk, drafter)
 
-    def _recalled(self, effect: Recall, effects: list[Effect]) -> None:
-        self._desks[effect.drafter].drop(effect.batch)
-        if self._dispatcher.ended is None:
-            effects += self._take(effect.drafter)
+    def _recalled(self, effect: Recall) -> None:
+        desk = self._desks[effect.drafter]
+        desk.drop(effect.batch)
+        if self._dispatcher.ended is None and not desk.dead:
+            self._take(effect.drafter)
 
-    # Faults ---------------------------------------------------------------------------------------------------
+    # Faults ---------------------------------------------------------------------------------------------------------
 
-    def _fails(self, role: str, worker: int, batch: int, effects: list[Effect]) -> bool:
+    def _is_stale(self, effect: Deliver) -> bool:
+        """Whether a loss of this very instant has undone the delivery, or the drafter does nothing any more."""
+        return self._desks[effect.drafter].dead or not self._dispatcher.is_fetching(effect.drafter, effect.batch)
+
+    def _fails(self, role: str, worker: int, batch: int) -> bool:
         """Whether the worker fails on taking this batch; a crash is reported, a hang is silent."""
         fault = self._faults.get((role, worker))
         if fault is None:
@@ -346,6 +341,6 @@ class Simulator:
         self.failures.append(f"{role}/{worker}: {fault.kind} on taking batch {batch} ({fault.at_batch} of its own)")
         if role == "drafter":
             self._desks[worker].dead = True
-        if fault.kind == CRASH:
-            effects += self._lose(role, worker)
+        if fault.kind == CRASH and self._dispatcher.ended is None:
+            self._lose(role, worker)
         return True

@@ -1,9 +1,8 @@
 """From a checked pipeline and its batch plan to the dispatcher that every driver uses."""
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from policies.batches import BatchPlan
 from policies.builtin import BUILTIN
 from policies.dispatcher import Dispatcher
 from policies.faults import Fault, PipelineError
@@ -13,8 +12,11 @@ from policies.policy import Policy, Shape
 _METHODS = ("layout", "put", "take", "reach")
 
 
-def build_dispatcher(pipeline: Pipeline, plan: BatchPlan) -> Dispatcher:
-    """A fresh dispatcher for these batches. Raises PipelineError for a policy that cannot be used."""
+def build_dispatcher(pipeline: Pipeline, bucket_names: Sequence[str], bucket_of: Sequence[int]) -> Dispatcher:
+    """A fresh dispatcher for the batches whose buckets `bucket_of` gives, one each, as places in `bucket_names`.
+
+    Raises PipelineError for a policy that cannot be used.
+    """
     topology, dispatch, training = pipeline.topology, pipeline.dispatch, pipeline.training
     feed_shape = Shape(producers=1, consumers=topology.targets, depth=pipeline.feed.depth)
     shape = Shape(
@@ -22,12 +24,12 @@ def build_dispatcher(pipeline: Pipeline, plan: BatchPlan) -> Dispatcher:
         consumers=topology.drafters,
         depth=dispatch.depth or 1,
         capacity=dispatch.capacity,
-        buckets=plan.bucket_names,
+        buckets=tuple(bucket_names),
         mix=dispatch.mix,
         min_buckets=dispatch.min_buckets,
     )
     if dispatch.policy == "bucketed" and dispatch.capacity is not None:
-        fault = capacity_fault(dispatch.capacity, len(plan.bucket_names))
+        fault = capacity_fault(dispatch.capacity, len(bucket_names))
         if fault is not None:
             raise PipelineError([fault])
     return Dispatcher(
@@ -35,7 +37,7 @@ def build_dispatcher(pipeline: Pipeline, plan: BatchPlan) -> Dispatcher:
         feed_shape=feed_shape,
         dispatch=load_policy(dispatch.policy),
         dispatch_shape=shape,
-        bucket_of=plan.bucket.tolist(),
+        bucket_of=bucket_of,
         sync=training.sync,
         accumulate=training.accumulate,
         prefetch=dispatch.prefetch,

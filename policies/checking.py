@@ -1,24 +1,24 @@
 """From a mapping of plain values to a Pipeline, or to all of its faults in one pass."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from policies.faults import ABSENT, Fault, PipelineError, dotted
+from policies.paths import Key, Order, inside, names, value_at
 from policies.pipeline import Pipeline
 from policies.rules import Checking
 from policies.suggest import keys_at, nearest
 
 MAX_FAULTS: Final = 50
-"""Most wrong values told one by one."""
+"""Most faults told one by one."""
 
 # Pydantic names the member of a union in an error's path; these are not keys of the file.
 _TAGS: Final = frozenset({"<list>", "<number>", "<path>", "<drawn>", "<name>", "<erlang>"})
-
-Key = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,15 @@ def checked(mapping: dict[str, object], faults: Sequence[Fault], *, for_simulati
             pipeline = Pipeline.model_validate(remaining, context=checking)
         except ValidationError as error:
             if (broken := _broken_rules(error)) is not None:
-                raise PipelineError(_ordered(found + broken, mapping)) from None
+                raise _all(found + broken, mapping) from None
+            told = [*islice(_wrong(error, mapping), MAX_FAULTS)]
+            found += [wrong.fault for wrong in told if not _known(wrong.fault.key, unsure)]
+            unsure |= _left_out(told, remaining)
             if error.error_count() > MAX_FAULTS:
-                raise PipelineError(_first_few(error, mapping, found)) from None
-            for wrong in _wrong(error, mapping):
-                if not _known(wrong.fault.key, unsure):
-                    found.append(wrong.fault)
-                unsure |= {wrong.fault.key, *wrong.meant, dotted(_leave_out(remaining, wrong.key))}
+                raise _all(found, mapping, untold=error.error_count() - MAX_FAULTS) from None
             continue
         if found:
-            raise PipelineError(_ordered(found, mapping))
+            raise _all(found, mapping)
         return pipeline
 
 
@@ -73,6 +72,16 @@ def _with_nulls(value: Any) -> Any:
     return _Null() if value is None else value
 
 
+def _all(faults: Iterable[Fault], mapping: dict[str, object], untold: int = 0) -> PipelineError:
+    """The error with `faults`, each once, in document order, no more than a person would read."""
+    order = Order(mapping)
+    once = {str(fault): (order(fault.key.split(".")), fault) for fault in faults}
+    told = [once[text][1] for text in sorted(once, key=lambda text: (once[text][0], text))]
+    untold += len(told[MAX_FAULTS:])
+    more = [Fault(f"and {untold} more", ABSENT, "repair these first")]
+    return PipelineError(told[:MAX_FAULTS] + (more if untold else []))
+
+
 def _broken_rules(error: ValidationError) -> list[Fault] | None:
     """The faults between keys: these come alone, since they are judged last."""
     first = error.errors(include_url=False)[0] if error.error_count() == 1 else None
@@ -80,39 +89,41 @@ def _broken_rules(error: ValidationError) -> list[Fault] | None:
     return cause.faults if isinstance(cause, PipelineError) else None
 
 
-def _first_few(error: ValidationError, mapping: dict[str, object], found: list[Fault]) -> list[Fault]:
-    few = [wrong.fault for wrong in _wrong(error, mapping, MAX_FAULTS)]
-    rest = error.error_count() - len(few)
-    more = Fault("and more", rest, "values are wrong besides those above", "repair these first")
-    return [*_ordered(found + few, mapping), more]
-
-
 def _known(key: str, unsure: set[str]) -> bool:
     return any(key == known or key.startswith(f"{known}.") for known in unsure)
 
 
+def _left_out(told: Iterable[_Wrong], remaining: dict[str, Any]) -> set[str]:
+    """Remove wrong values from `remaining`; returns the keys that rules can no longer rely on."""
+    gone: set[str] = set()
+    unsure: set[str] = set()
+    for wrong in told:
+        unsure |= {wrong.fault.key, *wrong.meant}
+        if not _known(dotted(wrong.key), gone):
+            gone.add(dotted(_leave_out(remaining, wrong.key)))
+    return unsure | gone
+
+
 def _leave_out(remaining: dict[str, Any], key: Key) -> Key:
-    """Remove what stands at `key`, or the nearest mapping's key above it; returns what was removed."""
+    """Remove what stands at `key`, or at the nearest mapping's key above it; returns what was removed."""
+    holder, last = remaining, 0
     at: Any = remaining
-    holders: list[tuple[dict[str, Any], int]] = []
     for depth, part in enumerate(key):
-        inside = isinstance(at, dict) and part in at
-        if inside:
-            holders.append((at, depth))
+        if isinstance(at, dict) and part in at:
+            holder, last = at, depth
         elif not (isinstance(at, list) and isinstance(part, int) and part < len(at)):
             break
         at = at[part]
-    else:
-        depth = len(key)
-    holder, last = holders[-1]
-    del holder[str(key[last])]
+    holder.pop(str(key[last]), None)
     return key[: last + 1]
 
 
-def _wrong(error: ValidationError, mapping: dict[str, object], most: int | None = None) -> Iterator[_Wrong]:
-    details = [(_key(detail["loc"], mapping), detail) for detail in error.errors(include_url=False)]
-    details.sort(key=lambda pair: _position([str(part) for part in pair[0]], mapping))
-    for key, detail in details[:most]:
+def _wrong(error: ValidationError, mapping: dict[str, object]) -> Iterator[_Wrong]:
+    """What is wrong, in document order."""
+    order = Order(mapping)
+    details = error.errors(include_url=False, include_input=False)
+    keyed = [(_key(detail["loc"], mapping), detail) for detail in details]
+    for key, detail in sorted(keyed, key=lambda pair: order(pair[0])):
         yield _judged(key, detail, mapping)
 
 
@@ -124,32 +135,17 @@ def _key(location: Key, mapping: dict[str, object]) -> Key:
         if part in _TAGS and not (isinstance(at, dict) and part in at):
             continue
         key.append(part)
-        at = _inside(at, part)
+        at = inside(at, part)
     return tuple(key)
-
-
-def _inside(at: object, part: str | int) -> object:
-    if isinstance(at, dict):
-        return at.get(part, ABSENT)
-    if isinstance(at, list) and isinstance(part, int) and part < len(at):
-        return at[part]
-    return ABSENT
-
-
-def _value(key: Key, mapping: dict[str, object]) -> object:
-    value: object = mapping
-    for part in key:
-        value = _inside(value, part)
-    return value
 
 
 def _judged(key: Key, detail: ErrorDetails, mapping: dict[str, object]) -> _Wrong:
     context = detail.get("ctx", {})
     if detail["type"] == "extra_forbidden":
-        return _unknown(key, _value(key, mapping))
+        return _unknown(key, value_at(key, mapping))
     if context.get("at") is not None:
         key = (*key, context["at"])
-    value = _value(key, mapping)
+    value = value_at(key, mapping)
     return _Wrong(key, Fault(dotted(key), value, *_rule(key, detail, context, value)))
 
 
@@ -161,47 +157,19 @@ def _rule(key: Key, detail: ErrorDetails, context: dict[str, Any], value: object
         case "missing":
             return "must be given", ""
         case "model_type" | "dict_type" | "model_attributes_type":
-            return f"must be a mapping of {', '.join(keys_at(_names(key)))}", default
+            return f"must be a mapping of {', '.join(keys_at(names(key)))}", default
     return f"is not usable: {detail['msg']}", default
 
 
 def _unknown(key: Key, value: object) -> _Wrong:
-    *above, last = key
-    own = _names(tuple(above))
-    near = nearest(own, str(last))
-    meant = " or ".join(_placed(known, own, above) for known in near)
-    remedy = f"did you mean {meant}?" if near else f"known here: {', '.join(keys_at(own))}"
+    above, last = key[:-1], str(key[-1])
+    near = nearest(names(above), last)
+    meant = " or ".join(_placed(known, above) for known in near)
+    remedy = f"did you mean {meant}?" if near else f"known here: {', '.join(keys_at(names(above)))}"
     return _Wrong(key, Fault(dotted(key), value, "is not a known key", remedy), tuple(near))
 
 
-def _placed(known: str, own: tuple[str, ...], above: Sequence[str | int]) -> str:
+def _placed(known: str, above: Key) -> str:
     """A known key, with the list indices of the place that it is suggested for."""
     parent, _, name = known.rpartition(".")
-    return dotted([*above, name]) if parent == ".".join(own) else known
-
-
-def _names(key: Key) -> tuple[str, ...]:
-    return tuple(part for part in key if isinstance(part, str))
-
-
-def _ordered(faults: list[Fault], mapping: dict[str, object]) -> list[Fault]:
-    once = {str(fault): fault for fault in faults}
-    return [
-        once[text] for text in sorted(once, key=lambda t: (_position(once[t].key.split("."), mapping), t))
-    ]
-
-
-def _position(parts: Sequence[str], mapping: dict[str, object]) -> tuple[int, ...]:
-    """Where a key stands in the document; one that is not there comes after those of its level that are."""
-    at: object = mapping
-    places: list[int] = []
-    for part in parts:
-        if isinstance(at, dict) and part in at:
-            places.append(list(at).index(part))
-            at = at[part]
-        elif isinstance(at, list) and part.isdecimal() and int(part) < len(at):
-            places.append(int(part))
-            at = at[int(part)]
-        else:
-            return (*places, len(at) if isinstance(at, dict | list) else 0)
-    return tuple(places)
+    return dotted([*above, name]) if parent == ".".join(names(above)) else known

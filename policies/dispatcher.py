@@ -67,10 +67,10 @@ class Dispatcher:
         to_come = [0] * len(dispatch_shape.buckets)
         for bucket in bucket_of:
             to_come[bucket] += 1
-        self.feed = Hop(feed, feed_shape, _FeedMoves(self), bytes(planned), [planned])
-        self.dispatch = Hop(dispatch, dispatch_shape, _DispatchMoves(self), bucket_of, to_come)
         self.windows = windows(sync, range(drafters), accumulate, prefetch)
         """The window of each drafter; the same object for all under `step` and `pooled`."""
+        self.feed = Hop(feed, feed_shape, _FeedMoves(self), bytes(planned), [planned])
+        self.dispatch = Hop(dispatch, dispatch_shape, _DispatchMoves(self), bucket_of, to_come)
         self.computing = [NOTHING] * targets
         """The batch each target computes."""
         self._bucket_of = bucket_of
@@ -270,6 +270,10 @@ class Dispatcher:
         blocked = {target for target, _, _ in self.dispatch.held}
         return (t for t in self.open_targets() if t not in blocked)
 
+    def is_fetching(self, drafter: int, batch: int) -> bool:
+        """Whether the batch was delivered to the drafter and has not been received."""
+        return self.ledger.place(batch) == TAKEN and self._owner[batch] == drafter
+
     def source(self, batch: int) -> int:
         """The target that computed the batch last."""
         return self._source[batch]
@@ -292,7 +296,7 @@ class Dispatcher:
         self.computing[target] = batch
         self._out.append(Assign(target, batch, lane))
 
-    def loaded(self, batch: int, lane: int) -> None:
+    def loaded(self, loader: int, batch: int, lane: int) -> None:
         """The feed admits the loader's batch."""
         self._out.append(Loaded(batch, lane))
 
@@ -330,7 +334,7 @@ class Dispatcher:
             raise ProtocolError(f"drafter {drafter} speaks of batch {batch}, which was not delivered to it")
 
     def _join(self, window: Window, drafter: int) -> None:
-        window.parts[drafter].joined = True
+        window.join(drafter)
         if window.complete():
             self._apply(window)
         elif len(window.members) > 1:
@@ -473,12 +477,8 @@ class _FeedMoves:
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-
-    def admitted(self, producer: int, batch: int, lane: int) -> None:
-        self._dispatcher.loaded(batch, lane)
-
-    def delivered(self, consumer: int, batch: int, lane: int) -> None:
-        self._dispatcher.assigned(consumer, batch, lane)
+        self.admitted = dispatcher.loaded
+        self.delivered = dispatcher.assigned
 
     def may_take(self, consumer: int) -> bool:
         return True
@@ -503,9 +503,10 @@ class _DispatchMoves:
         self._dispatcher = dispatcher
         self.admitted = dispatcher.admitted
         self.delivered = dispatcher.delivered
+        self._windows = dispatcher.windows
 
     def may_take(self, consumer: int) -> bool:
-        return self._dispatcher.windows[consumer].may_take(consumer)
+        return self._windows[consumer].may_take(consumer)
 
     def window_buckets(self, consumer: int) -> frozenset[int]:
         held, _ = self._dispatcher.windows[consumer].next_take(consumer)

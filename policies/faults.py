@@ -59,7 +59,7 @@ def dotted(path: Sequence[str | int]) -> str:
 
 def _part(part: str | int) -> str:
     text = str(part)
-    plain = text.replace("-", "_").isalnum() or text.replace("-", "_").replace("_", "a").isalnum()
+    plain = text.replace("-", "").replace("_", "").isalnum()
     return text if plain and len(text) <= _VALUE_CHARS else shown(text)
 
 

@@ -73,6 +73,8 @@ class Hop:
         self.declined = False
         """Whether the policy let a consumer wait although it could take: it must be asked again."""
         self._moves = moves
+        # Bound once: these are called for every batch.
+        self._admitted, self._delivered, self._may_take = moves.admitted, moves.delivered, moves.may_take
         self._bucket_of = bucket_of
         self._orphans: list[int] = []
 
@@ -98,9 +100,10 @@ class Hop:
 
     def offer(self, producer: int, batch: int) -> None:
         """A producer has a finished batch: admit it, or hold it until its lane has room."""
-        lane = self._lane_for(producer, batch)
+        lane = self.lane_for(producer, batch)
         if self._fits(lane):
-            self._admit(producer, batch, lane)
+            self.lanes[lane].waiting.append(batch)
+            self._admitted(producer, batch, lane)
         elif not self._hand_over(producer, batch, lane):
             self.held.append((producer, batch, lane))
         if self.waiting:
@@ -108,8 +111,8 @@ class Hop:
 
     def take(self, consumer: int) -> None:
         """A consumer asks for one batch: deliver it, or let it wait its turn."""
-        self.waiting.append(consumer)
-        self._serve_at(len(self.waiting) - 1)
+        if not self._serve_one(consumer):
+            self.waiting.append(consumer)
         if self.held:
             self.serve()
 
@@ -118,12 +121,10 @@ class Hop:
         moved = True
         while moved:
             moved = self.declined = False
-            index = 0
-            while index < len(self.waiting):
-                if self._serve_at(index):
+            for consumer in tuple(self.waiting):
+                if self._serve_one(consumer):
+                    self.waiting.remove(consumer)
                     moved = True
-                else:
-                    index += 1
             if self.held and self._admit_held():
                 moved = True
 
@@ -145,7 +146,7 @@ class Hop:
             return
         held, self.held = self.held, []
         for producer, batch, index in held:
-            again = self._lane_for(producer, batch) if self.lanes[index].orphan else index
+            again = self.lane_for(producer, batch) if self.lanes[index].orphan else index
             self.held.append((producer, batch, again))
 
     def withdraw(self, producer: int) -> int | None:
@@ -168,8 +169,12 @@ class Hop:
     # What the dispatcher asks ---------------------------------------------------------------------------------
 
     def lane_for(self, producer: int, batch: int) -> int:
-        """The lane the policy gives a batch that comes back."""
-        return self._lane_for(producer, batch)
+        """The lane the policy gives to a batch that is offered, or that comes back."""
+        lane = self.policy.put(producer, batch, self)
+        if type(lane) is not int or not 0 <= lane < len(self.lanes) or self.lanes[lane].orphan:
+            rule = f"a lane from 0 to {len(self.lanes) - 1} whose reader lives"
+            raise PolicyError(f"{type(self.policy).__name__}.put answered {lane!r} for batch {batch}: give {rule}")
+        return lane
 
     def reachable(self, consumer: int) -> bool:
         """Whether any batch, waiting, held or still to come, can reach this consumer. If not, it is dry."""
@@ -186,29 +191,26 @@ class Hop:
     # Inside ---------------------------------------------------------------------------------------------------
 
     def _fits(self, index: int) -> bool:
-        waiting = len(self.lanes[index].waiting)
+        lane = self.lanes[index]
         if self.bound is None:
-            return waiting < self.lanes[index].capacity
+            return len(lane.waiting) < lane.capacity
         total = reserved = 0
-        for k, lane in enumerate(self.lanes):
-            count = len(lane.waiting)
+        for k, each in enumerate(self.lanes):
+            count = len(each.waiting)
             total += count
             reserved += count or self._to_be_admitted(k)
-        return total < self.bound and (waiting == 0 or reserved < self.bound)
+        return total < self.bound and (not lane.waiting or reserved < self.bound)
 
     def _to_be_admitted(self, lane: int) -> bool:
         """Whether the lane keeps a reserved slot: batches of its bucket are still to come, or held."""
         return self.to_come[lane] > 0 or any(held == lane for _, _, held in self.held)
 
-    def _admit(self, producer: int, batch: int, lane: int) -> None:
-        self.lanes[lane].waiting.append(batch)
-        self._moves.admitted(producer, batch, lane)
-
     def _admit_held(self) -> bool:
         for index, (producer, batch, lane) in enumerate(self.held):
             if self._fits(lane):
                 del self.held[index]
-                self._admit(producer, batch, lane)
+                self.lanes[lane].waiting.append(batch)
+                self._admitted(producer, batch, lane)
                 return True
             if self._hand_over(producer, batch, lane):
                 del self.held[index]
@@ -221,63 +223,52 @@ class Hop:
         if lane.capacity > 0 or lane.waiting:
             return False
         lane.waiting.append(batch)
-        for position, consumer in enumerate(self.waiting):
-            chosen = self._choose(consumer) if self._moves.may_take(consumer) else WAIT
+        for consumer in self.waiting:
+            chosen = self._choose(consumer) if self._may_take(consumer) else WAIT
+            if chosen == WAIT:
+                continue
+            self.waiting.remove(consumer)
             if chosen == index:
-                self._moves.admitted(producer, batch, index)
-                self._deliver(position, index)
+                self._admitted(producer, batch, index)
+                self._delivered(consumer, lane.waiting.popleft(), index)
                 return True
-            if chosen != WAIT:  # an answer is always carried out
-                lane.waiting.pop()
-                self._deliver(position, chosen)
-                return self._hand_over(producer, batch, index)
+            lane.waiting.pop()  # an answer is always carried out: the batch waits for another consumer
+            self._delivered(consumer, self.lanes[chosen].waiting.popleft(), chosen)
+            return self._hand_over(producer, batch, index)
         lane.waiting.pop()
         return False
 
-    def _serve_at(self, position: int) -> bool:
-        """Deliver to the consumer at this position of the waiting line, if it may take and finds something."""
-        consumer = self.waiting[position]
-        if not self._moves.may_take(consumer):
+    def _serve_one(self, consumer: int) -> bool:
+        """Deliver to the consumer, if it may take and finds something."""
+        if not self._may_take(consumer):
             return False
         lane = self._choose(consumer)
         if lane == WAIT:
             if not self.declined:
-                self.declined = any(lane.waiting and lane.read_by(consumer) for lane in self.lanes)
+                self.declined = any([lane.waiting and lane.read_by(consumer) for lane in self.lanes])
             return False
-        self._deliver(position, lane)
+        self._delivered(consumer, self.lanes[lane].waiting.popleft(), lane)
         return True
-
-    def _deliver(self, position: int, lane: int) -> None:
-        consumer = self.waiting.pop(position)
-        self._moves.delivered(consumer, self.lanes[lane].waiting.popleft(), lane)
 
     def _choose(self, consumer: int) -> int:
         for index in self._orphans:
             if self.lanes[index].waiting:
                 return index
-        lane = self.policy.take(consumer, self)
-        if lane != WAIT:
-            self._check_take(consumer, lane)
-        return lane
-
-    def _lane_for(self, producer: int, batch: int) -> int:
-        lane = self.policy.put(producer, batch, self)
-        if type(lane) is not int or not 0 <= lane < len(self.lanes) or self.lanes[lane].orphan:
-            rule = f"a lane from 0 to {len(self.lanes) - 1} whose reader lives"
-            raise PolicyError(f"{type(self.policy).__name__}.put answered {lane!r} for batch {batch}: give {rule}")
-        return lane
-
-    def _check_take(self, consumer: int, lane: int) -> None:
-        if type(lane) is not int or not 0 <= lane < len(self.lanes) or not self.lanes[lane].waiting:
+        index = self.policy.take(consumer, self)
+        if index == WAIT:
+            return WAIT
+        if type(index) is not int or not 0 <= index < len(self.lanes) or not self.lanes[index].waiting:
             raise PolicyError(
-                f"{type(self.policy).__name__}.take answered {lane!r} for consumer {consumer}: "
+                f"{type(self.policy).__name__}.take answered {index!r} for consumer {consumer}: "
                 "give a lane with a waiting batch, or WAIT"
             )
-        if not self.lanes[lane].read_by(consumer):
+        lane = self.lanes[index]
+        if lane.reader is not None and lane.reader != consumer:
             raise PolicyError(
-                f"{type(self.policy).__name__}.take gave consumer {consumer} lane {self.lanes[lane].name!r}, "
-                f"which only consumer {self.lanes[lane].reader} reads"
+                f"{type(self.policy).__name__}.take gave consumer {consumer} lane {lane.name!r}, "
+                f"which only consumer {lane.reader} reads"
             )
+        return index
 
 
 def _check_layout(policy: Policy, layout: Layout, shape: Shape) -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from policies import overrides as changes
-from policies.checking import Key, checked
+from policies.checking import checked
 from policies.faults import ABSENT, Fault, PipelineError, dotted, one_line
+from policies.paths import Key
 from policies.pipeline import Pipeline
 from policies.suggest import keys_at
 from policies.yamltext import MAX_CHARS, MAX_DEPTH, parse
@@ -38,7 +39,7 @@ _READ_FILES: Final = (("data", "lengths"), ("timings", "file"))
 def load(
     path: str | os.PathLike[str], overrides: Iterable[str] = (), *, for_simulation: bool = False
 ) -> Pipeline:
-    """The pipeline of a file. Paths in it are taken from the file's folder.
+    """The pipeline of a file. Paths in it, and in overrides, start at the file's folder.
 
     `overrides`: texts `dotted.key=value`. `for_simulation`: data and timings must be there.
     Raises PipelineError for whatever is wrong with the file or its contents.
@@ -103,16 +104,17 @@ def _read(path: Path, most: int = 4 * MAX_CHARS) -> str:
     try:
         with path.open("rb") as file:
             raw = file.read(most + 1)
-        if len(raw) > most:
-            raise PipelineError([Fault(name, ABSENT, f"must be at most {most} bytes")])
-        return raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        rule = f"must be UTF-8 text; byte {error.start} is not"
-        raise PipelineError([Fault(name, ABSENT, rule, "save it as UTF-8")]) from None
     except OSError as error:
         raise PipelineError([Fault(name, ABSENT, f"must be a readable file: {error.strerror}")]) from None
     except ValueError as error:  # a null character in the name
         raise PipelineError([Fault(name, ABSENT, f"must be a readable file: {error}")]) from None
+    if len(raw) > most:
+        raise PipelineError([Fault(name, ABSENT, f"must be at most {most} bytes")])
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        rule = f"must be UTF-8 text; byte {error.start} is not"
+        raise PipelineError([Fault(name, ABSENT, rule, "save it as UTF-8")]) from None
 
 
 def _plain_mapping(value: object, source: str) -> tuple[dict[str, object], list[Fault]]:

@@ -34,10 +34,20 @@ def _apply(mapping: dict[str, object], text: str, placed: set[str]) -> None:
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise PipelineError([Fault("--set", text, _FORM, "e.g. dispatch.depth=4")])
-    document = parse(value, source=f"--set {key}") if value.strip() else None
-    if document is not None and document.faults:
-        raise PipelineError(document.faults)
-    place(mapping, parts, document.value if document else None, placed)
+    place(mapping, parts, _value(text, value), placed)
+
+
+def _value(override: str, text: str) -> object:
+    """The value of an override, read as the file is; nothing means null, as in the file."""
+    if not text.strip():
+        return None
+    try:
+        document = parse(text, source=override)
+    except PipelineError as error:
+        raise PipelineError([Fault("--set", override, error.faults[0].rule)]) from None
+    if document.faults:
+        raise PipelineError([Fault("--set", override, fault.rule) for fault in document.faults])
+    return document.value
 
 
 def place(mapping: dict[str, object], parts: list[str], value: object, placed: set[str]) -> None:

@@ -1,6 +1,7 @@
 """The pipeline description: what the file says, frozen and checked. `policies.loading` reads the file."""
 
-from typing import Annotated, Self
+import re
+from typing import Annotated, Final, Self
 
 from pydantic import ValidationInfo, model_validator
 
@@ -43,13 +44,16 @@ __all__ = [
 ]
 
 
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+
+
 def _folder_name(value: object) -> str:
-    if not isinstance(value, str) or not value.replace("-", "_").replace(".", "_").isidentifier():
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise Refused()
     return value
 
 
-Name = Annotated[str, allowed("letters, digits, _, - and ., not starting with a digit", _folder_name)]
+Name = Annotated[str, allowed("letters, digits, _, - and ., starting with a letter or digit", _folder_name)]
 
 
 class Pipeline(Section):

@@ -57,22 +57,27 @@ def capacity_fault(capacity: int, lanes: int) -> Fault | None:
     return Fault("dispatch.capacity", capacity, rule, f"set {lanes} or more, or give dispatch.depth instead")
 
 
-def _devices(p: Pipeline) -> Iterator[Fault]:
-    devices = p.topology.devices
-    for role, count in (("targets", p.topology.targets), ("drafters", p.topology.drafters)):
-        given = getattr(devices, role, None)
+def _devices(role: str) -> Rule:
+    def rule(p: Pipeline) -> Iterator[Fault]:
+        given = getattr(p.topology.devices, role, None)
+        count = getattr(p.topology, role)
         if given is not None and len(given) != count:
-            rule = f"must name {count} devices, as topology.{role} says"
-            yield Fault(f"topology.devices.{role}", given, rule, "a device may be named more than once")
+            told = f"must name {count} devices, as topology.{role} says"
+            yield Fault(f"topology.devices.{role}", given, told, "a device may be named more than once")
+
+    return rule
 
 
-def _workers(p: Pipeline) -> Iterator[Fault]:
-    counts = {"target": p.topology.targets, "drafter": p.topology.drafters}
-    for index, fault in enumerate(p.faults):
-        role, number = fault.worker.split("/")
-        if int(number) >= counts[role]:
-            rule = f"must be a worker of the topology: {role}/0 to {role}/{counts[role] - 1}"
-            yield Fault(f"faults.{index}.worker", fault.worker, rule)
+def _workers(role: str) -> Rule:
+    def rule(p: Pipeline) -> Iterator[Fault]:
+        count = getattr(p.topology, f"{role}s")
+        for index, fault in enumerate(p.faults):
+            name, number = fault.worker.split("/")
+            if name == role and int(number) >= count:
+                told = f"must be a worker of the topology: {role}/0 to {role}/{count - 1}"
+                yield Fault(f"faults.{index}.worker", fault.worker, told)
+
+    return rule
 
 
 def _depth(p: Pipeline) -> Iterator[Fault]:
@@ -140,13 +145,6 @@ def _drawn(p: Pipeline) -> Iterator[Fault]:
         yield Fault("data.lengths.lognormal.min", drawn.lognormal.min, rule)
 
 
-def _roles(p: Pipeline) -> Iterator[tuple[str, RoleTime, int]]:
-    for role, count in (("target", p.topology.targets), ("drafter", p.topology.drafters)):
-        time: RoleTime | None = getattr(p.timings, role, None)
-        if time is not None:
-            yield role, time, count
-
-
 def _one_rate(name: str, *rates: str) -> tuple[tuple[str, ...], Rule]:
     """The rule that `timings.NAME` gives exactly one of `rates`, with the keys that it reads."""
 
@@ -164,28 +162,30 @@ def _exactly_one(key: str, section: Section, *names: str) -> Iterator[Fault]:
         yield Fault(key, given or ABSENT, f"must give exactly one of {' and '.join(names)}")
 
 
-def _per_worker(p: Pipeline) -> Iterator[Fault]:
-    for role, time, count in _roles(p):
+def _per_worker(role: str) -> Rule:
+    def rule(p: Pipeline) -> Iterator[Fault]:
+        count = getattr(p.topology, f"{role}s")
         for name in ("seconds", "tokens_per_second"):
-            value = getattr(time, name)
+            value = getattr(getattr(p.timings, role, None), name, None)
             if isinstance(value, tuple) and len(value) != count:
-                rule = f"must be one number, or a list of {count}: one for each of topology.{role}s"
-                yield Fault(f"timings.{role}.{name}", value, rule, f"the list has {len(value)}")
+                told = f"must be one number, or a list of {count}: one for each of topology.{role}s"
+                yield Fault(f"timings.{role}.{name}", value, told, f"the list has {len(value)}")
+
+    return rule
 
 
 def _variation(p: Pipeline) -> Iterator[Fault]:
-    times: list[tuple[str, RoleTime | LoaderTime]] = [(role, time) for role, time, _ in _roles(p)]
-    if p.timings is not None and p.timings.loader is not None:
-        times.append(("loader", p.timings.loader))
-    for name, time in times:
-        if time.cv is not None and time.distribution is not None:
+    for name in ("target", "drafter", "loader"):
+        time: RoleTime | LoaderTime | None = getattr(p.timings, name, None)
+        if time is not None and time.cv is not None and time.distribution is not None:
             rule = "must not be given together with distribution"
             yield Fault(f"timings.{name}.cv", time.cv, rule, "remove one: cv means a lognormal")
 
 
 def _measured(p: Pipeline) -> Iterator[Fault]:
-    if p.timings is not None and p.timings.file is not None:
-        for role, time, _ in _roles(p):
+    for role in ("target", "drafter"):
+        time: RoleTime | None = getattr(p.timings, role, None)
+        if time is not None and p.timings is not None and p.timings.file is not None:
             rule = "must be left out with timings.file, which holds measured times of both roles"
             yield Fault(f"timings.{role}", time.model_dump(exclude_none=True), rule, "remove one of the two")
 
@@ -232,8 +232,10 @@ _SIZES: Final = ("memory.hidden_bytes_per_token", "memory.hidden_size", "memory.
 _WORK: Final = ("data.batches", "data.tokens", "data.lengths", "data.path")
 
 RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
-    (("topology.targets", "topology.drafters"), _devices),
-    (("topology.targets", "topology.drafters"), _workers),
+    (("topology.targets",), _devices("targets")),
+    (("topology.drafters",), _devices("drafters")),
+    (("topology.targets",), _workers("target")),
+    (("topology.drafters",), _workers("drafter")),
     (("dispatch.depth", "dispatch.capacity"), _depth),
     (("dispatch.policy", "dispatch.capacity"), _bucketed_capacity),
     (
@@ -254,7 +256,8 @@ RULES: Final[tuple[tuple[tuple[str, ...], Rule], ...]] = (
     _one_rate("target", "seconds", "tokens_per_second"),
     _one_rate("drafter", "seconds", "tokens_per_second"),
     _one_rate("transfer", "seconds", "bytes_per_second"),
-    (("topology.targets", "topology.drafters"), _per_worker),
+    (("topology.targets",), _per_worker("target")),
+    (("topology.drafters",), _per_worker("drafter")),
     ((), _variation),
     (("timings.file",), _measured),
     (_SIZES, _hidden),

@@ -51,13 +51,17 @@ class Window:
         self._groups = groups
         self._size = 0
         """Micro-batches delivered for the open step."""
+        self._joined = 0
+        """Members whose part is closed and computed."""
 
     def may_take(self, drafter: int) -> bool:
         """Whether the drafter may be given a micro-batch, of the open step or (prefetch) of a later one.
 
         A pooled step belongs to whoever is free: nothing is taken ahead of it.
         """
-        return self.room(drafter) > 0 or (not self.pooled and len(self.parts[drafter].ahead) < self._prefetch)
+        if self.room(drafter) > 0:
+            return True
+        return self._prefetch > 0 and not self.pooled and len(self.parts[drafter].ahead) < self._prefetch
 
     def room(self, drafter: int) -> int:
         """How many more micro-batches of the open step the drafter may take."""
@@ -70,11 +74,11 @@ class Window:
 
     def took(self, drafter: int, batch: int) -> tuple[int, bool]:
         """Book a delivery; returns its step and whether it completes the drafter's part of it."""
-        part = self.parts[drafter]
-        if self.room(drafter) > 0:
+        part, room = self.parts[drafter], self.room(drafter)
+        if room > 0:
             part.taken.append(batch)
             self._size += 1
-            part.closed = self.room(drafter) <= 0
+            part.closed = room == 1
             return self.step, part.closed
         step = part.ahead[batch] = self._step_ahead(part)
         return step, self._share_ahead(part, step) == self._accumulate
@@ -117,9 +121,14 @@ class Window:
         """Whether the open step lost all it had, while a member has closed it or waits for a later one."""
         return self._size == 0 and any(part.closed or part.ahead for part in self.parts.values())
 
+    def join(self, drafter: int) -> None:
+        """The drafter's part is closed and computed."""
+        self.parts[drafter].joined = True
+        self._joined += 1
+
     def complete(self) -> bool:
         """Whether every member has joined and there is something to apply."""
-        return self._size > 0 and all(part.joined for part in self.parts.values())
+        return self._joined == len(self.parts) and self._size > 0
 
     def resting(self) -> bool:
         """Whether no step is being applied and no member has anything to compute for the open one."""
@@ -138,7 +147,7 @@ class Window:
     def begin(self) -> tuple[int, ...]:
         """The step is being applied; its micro-batches, by drafter, in the order they were computed."""
         self.stepping = True
-        self.applying = tuple(batch for part in self.parts.values() for batch in part.computed)
+        self.applying = tuple([batch for part in self.parts.values() for batch in part.computed])
         return self.applying
 
     def advance(self) -> None:
@@ -146,7 +155,7 @@ class Window:
         self.step += self._groups
         self.stepping = False
         self.applying = ()
-        self._size = 0
+        self._size = self._joined = 0
         for drafter, part in self.parts.items():
             part.reset()
             if part.ahead:
@@ -156,6 +165,7 @@ class Window:
         """Remove a lost drafter; returns what it had and no step being applied may still count."""
         part = self.parts.pop(drafter)
         self.members.remove(drafter)
+        self._joined -= part.joined
         if self.stepping and self.members:  # a survivor may apply the step
             return list(part.ahead)
         gone = list(self.applying) if self.stepping else [*part.computed, *part.taken]

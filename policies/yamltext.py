@@ -17,7 +17,7 @@ from yaml import events as ev
 
 from policies.faults import ABSENT, Fault, PipelineError, dotted
 
-MAX_CHARS: Final = 16 * 2**20
+MAX_CHARS: Final = 8 * 2**20
 MAX_DEPTH: Final = 30
 MAX_ALIASED: Final = 10_000
 """Most nodes that all aliases of a file together may stand for."""
@@ -115,6 +115,10 @@ class _Anchored:
     depth: int
 
 
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:100]
+
+
 def _line(event: Any) -> int:
     return int(event.start_mark.line) + 1
 
@@ -154,7 +158,7 @@ class _Builder:
             raise PipelineError([self._at(mark.line if mark else 0, problem, "")]) from None
         # Not every malformed text ends in PyYAML's own error: `"\UFFFFFFFF"` is a ValueError.
         except (yaml.YAMLError, ValueError, OverflowError, LookupError) as error:
-            fault = Fault(self.source, ABSENT, f"must be valid YAML: {str(error)[:100]}")
+            fault = Fault(self.source, ABSENT, f"must be valid YAML: {_first_line(error)}")
             raise PipelineError([fault]) from None
 
     def _value(self, event: Any) -> object:

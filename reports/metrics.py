@@ -1,7 +1,7 @@
 """The accumulator: everything a summary counts, computed from the event stream and from nothing else.
 
-A driver calls the method named after each input, then `effects` with what the dispatcher answered; a reader of a
-trace file does the same. Times are seconds from the start of the run and never fall.
+It observes the event stream, fed live by any driver or later from a trace file. Times are seconds from the start of the
+run and never fall.
 """
 
 from array import array
@@ -14,7 +14,6 @@ from policies.effects import (
     Assign,
     Deliver,
     Drop,
-    Effect,
     End,
     Join,
     Loaded,
@@ -25,7 +24,7 @@ from policies.effects import (
     Step,
 )
 from policies.ledger import FEED, HELD, LOST, STAGED, TAKEN, TARGET, TRAINED
-from reports.observer import Silent
+from reports.observer import Exchange
 
 BUSY: Final = 0
 BLOCKED: Final = 1
@@ -113,7 +112,7 @@ class LaneMeter:
             self.most = self.depth
 
 
-class Metrics(Silent):
+class Metrics:
     """Counts one run. `lanes` are (name, capacity) of the hidden-state hop."""
 
     def __init__(self, *, targets: int, drafters: int, lanes: Iterable[tuple[str, int]], work: Work) -> None:
@@ -149,7 +148,16 @@ class Metrics(Silent):
         self._tokens, self._bucket, self._length = work.tokens, work.bucket, work.length
         self._loader_since = 0.0
         self._members: dict[int, tuple[int, ...]] = {}
-        self._handlers: dict[type, Callable[[float, Any], None]] = {
+        self._inputs: dict[str, Callable[..., None]] = {
+            "load": self._load,
+            "offer": self._offer,
+            "received": self._received,
+            "computed": self._computed,
+            "commit": self._commit,
+            "target_lost": self._target_lost,
+            "drafter_lost": self._drafter_lost,
+        }
+        self._effects: dict[type, Callable[[float, Any], None]] = {
             Loaded: self._loaded,
             Assign: self._assign,
             Admit: self._admit,
@@ -164,14 +172,36 @@ class Metrics(Silent):
             End: self._end,
         }
 
+    def observe(self, exchanges: Iterable[Exchange]) -> None:
+        """The next exchanges, in order."""
+        inputs, effects = self._inputs, self._effects
+        for now, name, arguments, answer in exchanges:
+            if name in inputs:
+                inputs[name](now, *arguments)
+            for effect in answer:
+                handler = effects.get(type(effect))
+                if handler is not None:
+                    handler(now, effect)
+
+    def finish(self, now: float) -> None:
+        """The run is over (also without `End`, when it hangs): every worker's life ends by now."""
+        self.now = now
+        for meter in self.targets:
+            retired = meter.state == STARVED and self.to_assign == 0
+            meter.close(meter.since if retired else now)
+        for meter in self.drafters:
+            meter.close(now)
+        for lane in self.lanes:
+            lane.change(now, 0)
+
     # Inputs ---------------------------------------------------------------------------------------------------
 
-    def load(self, now: float, batch: int) -> None:
+    def _load(self, now: float, batch: int) -> None:
         """The loader has a batch ready."""
         self.loader_busy += now - self._loader_since
         self.loaded_tokens += self._tokens[batch]
 
-    def offer(self, now: float, target: int, batch: int) -> None:
+    def _offer(self, now: float, target: int, batch: int) -> None:
         """A target computed a batch."""
         meter = self.targets[target]
         meter.turn(now, BLOCKED)
@@ -181,14 +211,14 @@ class Metrics(Silent):
         if self.outstanding > self.max_outstanding:
             self.max_outstanding = self.outstanding
 
-    def received(self, now: float, drafter: int, batch: int) -> None:
+    def _received(self, now: float, drafter: int, batch: int) -> None:
         """The hidden states arrived at the drafter, which computes as soon as it is free."""
         meter = self.drafters[drafter]
         meter.ready += 1
         if meter.state == TRANSFER:
             meter.turn(now, BUSY)
 
-    def computed(self, now: float, drafter: int, batch: int) -> None:
+    def _computed(self, now: float, drafter: int, batch: int) -> None:
         """The drafter has a micro-batch's gradients."""
         meter = self.drafters[drafter]
         meter.hand -= 1
@@ -196,7 +226,7 @@ class Metrics(Silent):
         meter.turn(now, _idle_state(meter))
         meter.complete(self._tokens[batch])
 
-    def commit(self, now: float, step: int, batches: Sequence[int]) -> None:
+    def _commit(self, now: float, step: int, batches: Sequence[int]) -> None:
         """An optimizer step was applied."""
         owner, tokens, place = self.owner, self._tokens, self.place
         total = 0
@@ -215,35 +245,17 @@ class Metrics(Silent):
         for drafter in self._members.pop(step):
             self._resume(now, self.drafters[drafter])
 
-    def target_lost(self, now: float, target: int) -> None:
+    def _target_lost(self, now: float, target: int) -> None:
         """A target is gone."""
         self.targets[target].close(now)
         self.targets[target].lost = True
 
-    def drafter_lost(self, now: float, drafter: int) -> None:
+    def _drafter_lost(self, now: float, drafter: int) -> None:
         """A drafter is gone."""
         self.drafters[drafter].close(now)
         self.drafters[drafter].lost = True
 
-    # Effects --------------------------------------------------------------------------------------------------
-
-    def effects(self, now: float, effects: Iterable[Effect]) -> None:
-        """What the dispatcher answered, in order."""
-        for effect in effects:
-            handler = self._handlers.get(type(effect))
-            if handler is not None:
-                handler(now, effect)
-
-    def finish(self, now: float) -> None:
-        """The run is over (also without `End`, when it hangs): every worker's life ends by now."""
-        self.now = now
-        for meter in self.targets:
-            retired = meter.state == STARVED and self.to_assign == 0
-            meter.close(meter.since if retired else now)
-        for meter in self.drafters:
-            meter.close(now)
-        for lane in self.lanes:
-            lane.change(now, 0)
+    # Effects ------------------------------------------------------------------------------------------------
 
     def _loaded(self, now: float, effect: Loaded) -> None:
         self._loader_since = now

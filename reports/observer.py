@@ -1,83 +1,38 @@
-"""Who watches a run: the events a driver reports, in the order they happen.
+"""The event stream: what a driver told the dispatcher and what it answered, handed on to whoever watches the run.
 
-A driver calls the method named after each input of the dispatcher before it gives the input, then `effects` with the
-answer. Metrics, memory and traces are observers; `Observers` passes everything on to several.
+A driver appends one `Exchange` for every input to `Log.pending` and flushes now and then; observers take them in order.
+Metrics, memory and traces are observers; a trace file is the same stream, stored.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from policies.effects import Effect
 
+Exchange = tuple[float, str, tuple[Any, ...], Sequence[Effect]]
+"""(seconds from the start, name of the dispatcher's method, its arguments, its answer); a plain tuple because several
+are made for every batch. The answer must not be changed afterwards."""
+
 
 class Observer(Protocol):
-    """What every observer must take; times are seconds from the start of the run and never fall."""
+    """Whoever watches a run."""
 
-    def load(self, now: float, batch: int) -> None: ...
-
-    def loader_done(self, now: float) -> None: ...
-
-    def ask(self, now: float, target: int) -> None: ...
-
-    def offer(self, now: float, target: int, batch: int) -> None: ...
-
-    def target_lost(self, now: float, target: int) -> None: ...
-
-    def take(self, now: float, drafter: int) -> None: ...
-
-    def received(self, now: float, drafter: int, batch: int) -> None: ...
-
-    def computed(self, now: float, drafter: int, batch: int) -> None: ...
-
-    def commit(self, now: float, step: int, batches: Sequence[int]) -> None: ...
-
-    def abandon(self, now: float, step: int) -> None: ...
-
-    def drafter_lost(self, now: float, drafter: int) -> None: ...
-
-    def stop(self, now: float, reason: str) -> None: ...
-
-    def effects(self, now: float, effects: Sequence[Effect]) -> None: ...
+    def observe(self, exchanges: Sequence[Exchange]) -> None:
+        """The next exchanges, in the order they happened; their times never fall."""
+        ...
 
 
-class Silent:
-    """An observer that ignores everything: the base of those that need only some events."""
+class Log:
+    """Collects exchanges and hands them to the observers, in the order given."""
 
-    def load(self, now: float, batch: int) -> None:
-        pass
+    def __init__(self, *observers: Observer) -> None:
+        self.pending: list[Exchange] = []
+        """What happened since the last flush; the driver appends."""
+        self._observers = observers
 
-    def loader_done(self, now: float) -> None:
-        pass
-
-    def ask(self, now: float, target: int) -> None:
-        pass
-
-    def offer(self, now: float, target: int, batch: int) -> None:
-        pass
-
-    def target_lost(self, now: float, target: int) -> None:
-        pass
-
-    def take(self, now: float, drafter: int) -> None:
-        pass
-
-    def received(self, now: float, drafter: int, batch: int) -> None:
-        pass
-
-    def computed(self, now: float, drafter: int, batch: int) -> None:
-        pass
-
-    def commit(self, now: float, step: int, batches: Sequence[int]) -> None:
-        pass
-
-    def abandon(self, now: float, step: int) -> None:
-        pass
-
-    def drafter_lost(self, now: float, drafter: int) -> None:
-        pass
-
-    def stop(self, now: float, reason: str) -> None:
-        pass
-
-    def effects(self, now: float, effects: Sequence[Effect]) -> None:
-        pass
+    def flush(self) -> None:
+        """Hand on what is pending."""
+        if self.pending:
+            for observer in self._observers:
+                observer.observe(self.pending)
+            self.pending.clear()

@@ -1,5 +1,6 @@
 """The work: the section `data`."""
 
+import math
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Tag, model_validator
@@ -140,7 +141,7 @@ class Data(Section):
     None: detected."""
     max_length: Annotated[int, allowed("an integer >= 2", whole(2))] = 3072
     """Training: tokens at which a sample is cut."""
-    held_out: Annotated[float, allowed("a number >= 0 and < 1", real(0, 1 - 2**-53))] = 0.0
+    held_out: Annotated[float, allowed("a number >= 0 and < 1", real(0, math.nextafter(1, 0)))] = 0.0
     """Training: share of the samples kept for evaluation."""
     cache: PathText | None = None
     """Training: folder of the tokenised cache; None: beside the data."""
@@ -150,5 +151,6 @@ class Data(Section):
     def _default_order(cls, given: Any) -> Any:
         if not isinstance(given, dict) or "order" in given:
             return given
-        as_samples = "lengths" in given or ("path" in given and not {"batches", "tokens"} & given.keys())
+        as_batches = given.get("batches") is not None or given.get("tokens") is not None
+        as_samples = given.get("lengths") is not None or (given.get("path") is not None and not as_batches)
         return {**given, "order": "shuffled" if as_samples else "given"}

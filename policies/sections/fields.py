@@ -69,7 +69,9 @@ def real(low: float, high: float = math.inf, *, above: bool = False) -> Callable
     def accept(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise Refused(_PLAINLY if isinstance(value, str) else "")
-        if not low <= value <= high or not -math.inf < value < math.inf or (above and value == low):
+        if not -math.inf < value < math.inf:
+            raise Refused("it must be finite")
+        if not low <= value <= high or (above and value == low):
             raise Refused()
         try:
             return float(value)

@@ -54,11 +54,12 @@ class Dispatch(Section):
     min_buckets: Positive = 2
     """`bucketed` with `mix: require`: different buckets in each step, while the data allow it."""
     placement: Placement | None = None
-    """Where hidden states go: to the drafter that takes them, or to one chosen when produced; None: taker."""
+    """Where a target puts its hidden states. None: into staging, so that every take copies. `producer`: on the device
+    of the lane's only reader, else of drafter (target mod D); a taker elsewhere copies again. `taker`: no second copy."""
 
     @model_validator(mode="before")
     @classmethod
     def _default_depth(cls, given: Any) -> Any:
-        if isinstance(given, dict) and not {"depth", "capacity"} & given.keys():
+        if isinstance(given, dict) and given.get("depth") is None and given.get("capacity") is None:
             return {**given, "depth": DEFAULT_DEPTH}
         return given

@@ -21,7 +21,7 @@ class Memory(Section):
     keep_last: Flag = False
     """Whether the target's last state travels too (for the soft loss): one more state per token."""
     staging: Staging = "host"
-    """Where batches wait: in host memory, or on the device that made them."""
+    """Where batches wait: in host memory, or on a drafter's device (with `placement: taker` on the target's)."""
     host_limit: Size | None = None
     """Host memory for staging; None: no limit."""
     device_limit: Size | None = None

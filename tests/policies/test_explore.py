@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
-import pytest
 from machine import Setup, World
 
 from policies.hop import Hop
