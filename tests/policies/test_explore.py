@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
+import pytest
 from machine import Setup, World
 
 from policies.hop import Hop
