@@ -400,8 +400,9 @@ class Dispatcher:
     def _flush_starved(self) -> None:
         """Nobody moves: a drafter that waits for data which only the step's end can set free must be flushed.
 
-        Example: the feed deals in fixed turns and is blocked by a target whose lane is full, because its drafter
-        waits in the step for a drafter whose target gets no batch.
+        Only assignments in fixed turns need it. The feed deals in turns and is blocked by a target whose lane is full,
+        because its drafter waits in the step for a drafter whose target gets no batch. Or `rotating` lanes that a
+        loss made uneven: the last targets are blocked by a full lane while the other drafter's lane is empty.
         """
         for drafter in self.dispatch.waiting:
             window = self.windows[drafter]
@@ -439,6 +440,7 @@ class Dispatcher:
         self._out.append(Recompute(batch, place, lane, worker))
 
     def _recompute_all_of(self, target: int) -> None:
+        """The latest first, so that the oldest comes to the front of the feed."""
         computing, self.computing[target] = self.computing[target], NOTHING
         if computing != NOTHING:
             self._recompute(computing, TARGET, target)
@@ -446,9 +448,9 @@ class Dispatcher:
         if held is not None:
             self._recompute(held, HELD, target)
         staged = [batch for batch in self.ledger.at(STAGED) if self._source[batch] == target]
-        for batch, lane in self.dispatch.remove(staged):
+        for batch, lane in reversed(self.dispatch.remove(staged)):
             self._recompute(batch, STAGED, -1, lane)
-        for batch in self.ledger.at(TAKEN):
+        for batch in reversed(self.ledger.at(TAKEN)):
             if self._source[batch] == target:
                 self._recall(batch)
 

@@ -100,9 +100,10 @@ class Window:
 
     def compute(self, drafter: int, batch: int) -> bool:
         """A micro-batch of the open step is computed; returns whether the drafter's part is complete."""
-        part = self.parts[drafter]
-        if batch not in part.taken:
-            raise ProtocolError(f"drafter {drafter} computed batch {batch}; step {self.step} waits for {part.taken}")
+        part = self.parts.get(drafter)
+        if part is None or batch not in part.taken:
+            waits = "nothing" if part is None else part.taken
+            raise ProtocolError(f"drafter {drafter} computed batch {batch}; step {self.step} waits for {waits} of it")
         part.taken.remove(batch)
         part.computed.append(batch)
         return part.closed and not part.taken

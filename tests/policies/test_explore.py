@@ -6,11 +6,12 @@ has ended; completions alone form no cycle; hence every way of going on reaches 
 """
 
 import pickle
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
+import pytest
 from machine import Setup, World
 
 from policies.hop import Hop
@@ -72,31 +73,31 @@ def explore(setup: Setup, losses: int, *, prompt: bool = False, limit: int = 400
         start.settle()
     start.check()
     seen: dict[object, int] = {key(start): 0}
-    frontier = [(0, pickle.dumps(start))]
-    completions: dict[int, list[int]] = defaultdict(list)
+    frontier = [(0, start.completions(any_order=False), start.disruptions() if losses else [], pickle.dumps(start))]
+    edges: dict[int, list[int]] = {}
     found = Explored()
     while frontier:
-        number, packed = frontier.pop()
-        world: World = pickle.loads(packed)
-        if world.ended is not None:
-            found.ends[world.ended] += 1
-            continue
-        fine = world.completions(any_order=False)
-        for action in [*fine, *(world.disruptions() if world.losses < losses else [])]:
+        number, fine, wrong, packed = frontier.pop()
+        reached = []
+        for action in [*fine, *wrong]:
             after: World = pickle.loads(packed)
             after.act(action)
             if prompt:
                 after.settle()
             state = key(after)
             if state not in seen:
-                after.check()
                 seen[state] = len(seen)
                 assert len(seen) <= limit, f"more than {limit} states"
-                frontier.append((seen[state], pickle.dumps(after)))
-            if action in fine:
-                completions[number].append(seen[state])
+                after.check()
+                if after.ended is None:
+                    disruptions = after.disruptions() if after.losses < losses else []
+                    frontier.append((seen[state], after.completions(False), disruptions, pickle.dumps(after)))
+                else:
+                    found.ends[after.ended] += 1
+            reached.append(seen[state])
+        edges[number] = reached[: len(fine)]
     found.states = len(seen)
-    assert_acyclic(completions, found.states)
+    assert_acyclic(edges, found.states)
     return found
 
 
@@ -114,18 +115,22 @@ def assert_acyclic(edges: dict[int, list[int]], states: int) -> None:
     assert done == states, "a cycle without progress"
 
 
-def setups(*, targets: int, drafters: int, batches: int) -> Iterator[Setup]:
-    """All policies, feeds, sync modes, capacities 1 and 2, accumulate 1 and 2, with and without prefetch."""
-    mixed = tuple(b % 2 for b in range(batches))
-    policies = [
-        ("round_robin", "prefer", (0,) * batches),
-        ("rotating", "prefer", (0,) * batches),
-        ("shared", "prefer", (0,) * batches),
-        ("bucketed", "prefer", mixed),
-        ("bucketed", "require", mixed),
-    ]
-    for (policy, mix, buckets), feed, sync, capacity, accumulate, prefetch in product(
-        policies, ("shared", "rotating"), ("none", "step", "pooled"), (1, 2), (1, 2), (0, 1)
+KINDS = [
+    ("round_robin", "prefer"),
+    ("rotating", "prefer"),
+    ("shared", "prefer"),
+    ("bucketed", "prefer"),
+    ("bucketed", "require"),
+]
+
+
+def setups(
+    kind: tuple[str, str], *, targets: int, drafters: int, batches: int, capacities: tuple[int, ...]
+) -> Iterator[Setup]:
+    """One policy with all feeds and sync modes, accumulate 1 and 2, with and without prefetch."""
+    policy, mix = kind
+    for feed, sync, capacity, accumulate, prefetch in product(
+        ("shared", "rotating"), ("none", "step", "pooled"), capacities, (1, 2), (0, 1)
     ):
         if feed == "rotating" and targets == 1 or mix == "require" and accumulate == 1:
             continue
@@ -134,7 +139,7 @@ def setups(*, targets: int, drafters: int, batches: int) -> Iterator[Setup]:
         yield Setup(
             targets=targets,
             drafters=drafters,
-            buckets=buckets,
+            buckets=tuple(b % 2 if policy == "bucketed" else 0 for b in range(batches)),
             policy=policy,
             mix=mix,
             capacity=capacity,
@@ -143,3 +148,62 @@ def setups(*, targets: int, drafters: int, batches: int) -> Iterator[Setup]:
             accumulate=accumulate,
             prefetch=prefetch,
         )
+
+
+def explore_all(chosen: Iterable[Setup], losses: int, *, prompt: bool) -> None:
+    """Explore each; print how many states were visited."""
+    count = states = 0
+    ends: Counter[str] = Counter()
+    for setup in chosen:
+        found = explore(setup, losses, prompt=prompt)
+        count, states, ends = count + 1, states + found.states, ends + found.ends
+    print(f"{count} set-ups, {states} states, ends: {dict(ends)}")
+    assert ends["data_exhausted"]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_every_interleaving_of_one_target_and_one_drafter_with_a_loss(kind: tuple[str, str]) -> None:
+    explore_all(setups(kind, targets=1, drafters=1, batches=2, capacities=(1,)), 1, prompt=False)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_every_interleaving_of_two_prompt_targets_and_drafters(kind: tuple[str, str]) -> None:
+    explore_all(setups(kind, targets=2, drafters=2, batches=3, capacities=(1,)), 0, prompt=True)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_every_interleaving_of_two_prompt_targets_and_drafters_with_a_loss(kind: tuple[str, str]) -> None:
+    explore_all(setups(kind, targets=2, drafters=2, batches=2, capacities=(1,)), 1, prompt=True)
+
+
+def test_every_interleaving_of_a_feed_in_turns_before_fixed_lanes() -> None:
+    """Three targets, two drafters, enough batches for the pipeline to come to rest in the middle of a step."""
+    case = Setup(targets=3, drafters=2, buckets=(0,) * 9, policy="round_robin", feed="rotating", sync="step")
+    explore_all([case], 0, prompt=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+@pytest.mark.parametrize(
+    ("targets", "drafters", "batches", "losses", "prompt"),
+    [
+        (1, 1, 3, 1, False),
+        (1, 2, 3, 0, False),
+        (2, 1, 3, 0, False),
+        (1, 2, 2, 1, False),
+        (2, 1, 2, 1, False),
+        (2, 2, 2, 0, False),
+        (1, 2, 3, 1, True),
+        (2, 1, 3, 1, True),
+        (2, 2, 4, 0, True),
+        (2, 2, 3, 1, True),
+        (2, 2, 2, 2, True),
+        (3, 2, 4, 0, True),
+        (2, 3, 4, 0, True),
+    ],
+)
+def test_every_interleaving_of_more(
+    kind: tuple[str, str], targets: int, drafters: int, batches: int, losses: int, prompt: bool
+) -> None:
+    chosen = setups(kind, targets=targets, drafters=drafters, batches=batches, capacities=(1, 2))
+    explore_all(chosen, losses, prompt=prompt)
