@@ -128,8 +128,8 @@ class Durations:
 
     # Loader and targets ---------------------------------------------------------------------------------------
 
-    def _load(self, now: float, batch: int) -> None:
-        self.loader.append(now - self._loader_since)
+    def _load(self, now: float, batch: int, count: int) -> None:
+        self.loader += [(now - self._loader_since) / count] * count
 
     def _loaded(self, now: float, effect: Loaded) -> None:
         self._loader_since = now

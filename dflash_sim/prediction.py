@@ -93,7 +93,6 @@ def simulate(
             times=times,
             log=Log(*observers),
             batches=plan.count,
-            prefetch=pipeline.dispatch.prefetch,
             placement=pipeline.dispatch.placement,
             faults=planned_faults(pipeline),
             at_s=pipeline.stop.at_s,

@@ -8,14 +8,14 @@ import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import simpy
 from simpy.events import Event, Timeout
 
 from dflash_sim.service import ServiceTimes
 from policies.dispatcher import Dispatcher
-from policies.effects import Admit, Assign, Deliver, Drop, Effect, Loaded, Recall, Step
+from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.ledger import TRAINED
 from reports.observer import Log
 
@@ -79,7 +79,6 @@ class Simulator:
         times: ServiceTimes,
         log: Log,
         batches: int,
-        prefetch: int = 0,
         placement: str | None = None,
         faults: Sequence[PlannedFault] = (),
         at_s: float | None = None,
@@ -89,11 +88,13 @@ class Simulator:
         self.failures: list[str] = []
         """Workers that failed, and on which batch, in words."""
         self._dispatcher = dispatcher
+        self._target_seconds, self._drafter_seconds = times.target, times.drafter
         self._times = times
+        self._transfers = times.transfers
+        self._steps = times.steps
         self._log = log
         self._record = log.pending.append
         self._batches = batches
-        self._prefetch = prefetch
         self._placement = placement
         self._at_s = _NEVER if at_s is None else at_s
         self._progress = progress
@@ -132,15 +133,15 @@ class Simulator:
     def _start(self) -> None:
         """All workers ask in the order of their numbers; then the loader begins."""
         dispatcher = self._dispatcher
-        asks: list[tuple[Callable[[int], None], int]] = [(self._ask, target) for target in dispatcher.targets]
-        asks += [(self._take, d) for d in dispatcher.dispatch.consumers for _ in range(1 + self._prefetch)]
-        for ask, worker in asks:
+        for target in list(dispatcher.targets):
             if dispatcher.ended is None:  # without data the first to ask is told that the run is over
-                ask(worker)
-                self._carry_out()
+                self._answer("target_ready", (target,), dispatcher.target_ready(target))
+        for drafter in list(dispatcher.dispatch.consumers):
+            if dispatcher.ended is None:
+                self._answer("drafter_ready", (drafter,), dispatcher.drafter_ready(drafter))
         if dispatcher.ended is None:
             self._load_next()
-            self._carry_out()
+        self._carry_out()
 
     def _loop(self) -> None:
         env, dispatcher, limit = self.env, self._dispatcher, self._at_s
@@ -161,8 +162,6 @@ class Simulator:
             for effect in answers.popleft():
                 if isinstance(effect, Deliver):
                     self._deliver(effect)
-                elif isinstance(effect, Admit):
-                    self._admitted(effect)
                 elif isinstance(effect, Assign):
                     self._assign(effect)
                 elif isinstance(effect, Loaded):
@@ -170,51 +169,40 @@ class Simulator:
                 elif isinstance(effect, Step):
                     self._step(effect)
                 elif isinstance(effect, Recall):
-                    self._recalled(effect)
+                    self._desks[effect.drafter].drop(effect.batch)
                 elif isinstance(effect, Drop):
                     self._begin_next(effect.drafters)
 
-    # Inputs: each is given to the dispatcher and recorded with its answer, which waits to be carried out -------------
-
-    def _ask(self, target: int) -> None:
-        answer = self._dispatcher.ask(target)
-        self._record((self._now, "ask", (target,), answer))
-        self._answers.append(answer)
-
-    def _take(self, drafter: int) -> None:
-        answer = self._dispatcher.take(drafter)
-        self._record((self._now, "take", (drafter,), answer))
-        self._answers.append(answer)
-
-    def _load(self, batch: int) -> None:
-        answer = self._dispatcher.load(batch)
-        self._record((self._now, "load", (batch,), answer))
-        self._answers.append(answer)
-
-    def _lose(self, role: str, worker: int) -> None:
-        name = f"{role}_lost"
-        answer: list[Effect] = getattr(self._dispatcher, name)(worker)
-        self._record((self._now, name, (worker,), answer))
-        self._answers.append(answer)
+    def _answer(self, name: str, arguments: tuple[Any, ...], effects: list[Effect]) -> None:
+        """Record an input with its answer, which waits to be carried out."""
+        self._record((self._now, name, arguments, effects))
+        if effects:
+            self._answers.append(effects)
 
     # The loader -----------------------------------------------------------------------------------------------------
 
     def _load_next(self) -> None:
         batch = self._next
-        self._next += 1
-        if batch == self._batches:
-            answer = self._dispatcher.loader_done()
-            self._record((self._now, "loader_done", (), answer))
-            self._answers.append(answer)
-        elif batch < self._batches:
-            seconds = self._times.loader(batch)
-            if seconds > 0:
-                Timeout(self.env, seconds, batch).callbacks.append(self._load_done)
-            else:
-                self._load(batch)
+        if batch >= self._batches:
+            self._answer("loader_done", (), self._dispatcher.loader_done())
+            return
+        seconds = self._times.loader(batch)
+        if seconds > 0:
+            Timeout(self.env, seconds).callbacks.append(self._load_done)
+        else:
+            self._load()
+
+    def _load(self) -> None:
+        """The next batch is ready, and those that take no time with it."""
+        batch, loader = self._next, self._times.loader
+        end = batch + 1
+        while end < self._batches and loader(end) <= 0:
+            end += 1
+        self._next = end
+        self._answer("load", (batch, end - batch), self._dispatcher.load(batch, end - batch))
 
     def _load_done(self, event: Event) -> None:
-        self._load(event._value)
+        self._load()
         self._carry_out()
 
     def _loaded(self) -> None:
@@ -227,18 +215,12 @@ class Simulator:
         target, batch = effect.target, effect.batch
         if self._faults and self._fails("target", target, batch):
             return
-        Timeout(self.env, self._times.target(target, batch), (target, batch)).callbacks.append(self._target_done)
+        Timeout(self.env, self._target_seconds(target, batch), (target, batch)).callbacks.append(self._target_done)
 
     def _target_done(self, event: Event) -> None:
         target, batch = event._value
-        answer = self._dispatcher.offer(target, batch)
-        self._record((self._now, "offer", (target, batch), answer))
-        self._answers.append(answer)
+        self._answer("offer", (target, batch), self._dispatcher.offer(target, batch))
         self._carry_out()
-
-    def _admitted(self, effect: Admit) -> None:
-        if self._dispatcher.ended is None:
-            self._ask(effect.target)
 
     # Drafters -------------------------------------------------------------------------------------------------------
 
@@ -254,7 +236,7 @@ class Simulator:
 
     def _fetch(self, desk: Desk, effect: Deliver) -> None:
         """Copy a batch to the desk; what needs no copy arrives at once."""
-        seconds = self._copy_seconds(effect)
+        seconds = self._copy_seconds(effect) if self._transfers else 0.0
         if seconds > 0:
             desk.copying = True
             Timeout(self.env, seconds, effect).callbacks.append(self._copied)
@@ -292,7 +274,7 @@ class Simulator:
         for effect in desk.ready:
             if effect.step == step:
                 desk.busy = True
-                seconds = self._times.drafter(drafter, effect.batch)
+                seconds = self._drafter_seconds(drafter, effect.batch)
                 Timeout(self.env, seconds, effect).callbacks.append(self._drafter_done)
                 return
 
@@ -304,18 +286,13 @@ class Simulator:
             return
         desk.ready.remove(effect)
         desk.busy = False
-        answer = self._dispatcher.computed(drafter, batch)
-        self._record((self._now, "computed", (drafter, batch), answer))
-        self._answers.append(answer)
+        self._answer("computed", (drafter, batch), self._dispatcher.computed(drafter, batch))
         self._carry_out()
-        if self._dispatcher.ended is None:
-            self._take(drafter)
-            self._carry_out()
-            if not desk.busy:
-                self._compute(desk, drafter)
+        if not desk.busy and self._dispatcher.ended is None:
+            self._compute(desk, drafter)
 
     def _step(self, effect: Step) -> None:
-        seconds = self._times.step(effect.step)
+        seconds = self._times.step(effect.step) if self._steps else 0.0
         if seconds > 0:
             Timeout(self.env, seconds, effect).callbacks.append(self._step_done)
         else:
@@ -329,9 +306,7 @@ class Simulator:
         if self._dispatcher.ended is not None or all(self._desks[drafter].dead for drafter in effect.drafters):
             return
         step, batches = effect.step, effect.batches
-        answer = self._dispatcher.commit(step, batches)
-        self._record((self._now, "commit", (step, batches), answer))
-        self._answers.append(answer)
+        self._answer("commit", (step, batches), self._dispatcher.commit(step, batches))
         self._begin_next(effect.drafters)
 
     def _begin_next(self, drafters: Sequence[int]) -> None:
@@ -340,12 +315,6 @@ class Simulator:
             desk = self._desks[drafter]
             if desk.ready and not desk.busy and not desk.dead:
                 self._compute(desk, drafter)
-
-    def _recalled(self, effect: Recall) -> None:
-        desk = self._desks[effect.drafter]
-        desk.drop(effect.batch)
-        if self._dispatcher.ended is None and not desk.dead:
-            self._take(effect.drafter)
 
     # Faults ---------------------------------------------------------------------------------------------------------
 
@@ -365,5 +334,6 @@ class Simulator:
         if role == "drafter":
             self._desks[worker].dead = True
         if fault.kind == CRASH and self._dispatcher.ended is None:
-            self._lose(role, worker)
+            name = f"{role}_lost"
+            self._answer(name, (worker,), getattr(self._dispatcher, name)(worker))
         return True

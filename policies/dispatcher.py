@@ -80,10 +80,11 @@ class Dispatcher:
         self._prefetch = prefetch
         self._max_steps = max_steps
         self._unsettled = planned
-        self._busy = bytearray(targets)
-        """1 for a target from its ask to the admission of its batch, and once it is lost."""
-        self._asks = [0] * drafters
-        """Each drafter's asks that it has not answered with a computed batch."""
+        self._ready_targets: set[int] = set()
+        self._ready_drafters: set[int] = set()
+        self._supply = 0
+        """Batches that the loader has ready and the feed has not been offered yet, from `_next_load` on."""
+        self._next_load = 0
         self._source = array("i", bytes(4 * planned))
         self._owner = array("i", bytes(4 * planned))
         self._lane: dict[int, int] = {}
@@ -91,14 +92,17 @@ class Dispatcher:
 
     # The loader -----------------------------------------------------------------------------------------------
 
-    def load(self, batch: int) -> list[Effect]:
-        """The loader offers the next batch to the targets; it goes on when it is answered `Loaded`."""
+    def load(self, batch: int, count: int) -> list[Effect]:
+        """The loader has `count` batches ready, numbered from `batch` on, which the feed admits as it has room.
+
+        The loader goes on when it is answered `Loaded` for the last of them.
+        """
         out = self._begin()
-        if self.feed.held or not self.feed.to_come[0]:
-            why = "waits for room for its last one" if self.feed.held else "has no more"
-            raise ProtocolError(f"the loader cannot load batch {batch}: it {why}")
-        self.feed.to_come[0] -= 1
-        self.feed.offer(LOADER, batch)
+        if self._supply or self.feed.held or not 0 < count <= self.feed.to_come[0]:
+            why = f"{self.feed.to_come[0]} are to come, and the last ones must be admitted"
+            raise ProtocolError(f"the loader cannot load {count} from batch {batch} on: {why}")
+        self._next_load, self._supply = batch, count
+        self._refill()
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
@@ -113,19 +117,19 @@ class Dispatcher:
 
     # Targets --------------------------------------------------------------------------------------------------
 
-    def ask(self, target: int) -> list[Effect]:
-        """The target is free and asks for a batch to compute."""
+    def target_ready(self, target: int) -> list[Effect]:
+        """The target has started: from now on it asks for a batch whenever it has none in hand."""
         out = self._begin()
-        if self._busy[target]:
-            raise ProtocolError(f"target {target} asked for a batch while it is lost, waits, computes or holds one")
-        self._busy[target] = 1
-        self.feed.take(target)
+        if target in self._ready_targets or target not in self.targets:
+            raise ProtocolError(f"target {target} is ready for the second time, or lost")
+        self._ready_targets.add(target)
+        self._ask(target)
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
 
     def offer(self, target: int, batch: int) -> list[Effect]:
-        """The target has computed the batch's hidden states; it asks again once they are admitted."""
+        """The target has computed the batch's hidden states; once they are admitted it asks for the next."""
         out = self._begin()
         if self.computing[target] != batch:
             raise ProtocolError(f"target {target} offered batch {batch}, but computes {self.computing[target]}")
@@ -144,23 +148,22 @@ class Dispatcher:
         if target not in self.targets:
             raise ProtocolError(f"target {target} was lost before")
         self.targets.remove(target)
-        self._busy[target] = 1
         self.feed.lose_consumer(target)
         self._recompute_all_of(target)
-        self.feed.serve()
-        self.dispatch.serve()
+        self._serve()
         self._settle()
         return out
 
     # Drafters -------------------------------------------------------------------------------------------------
 
-    def take(self, drafter: int) -> list[Effect]:
-        """The drafter has room for one more batch."""
+    def drafter_ready(self, drafter: int) -> list[Effect]:
+        """The drafter has started: from now on it asks for more while it has fewer than 1 + prefetch to compute."""
         out = self._begin()
-        if drafter not in self.dispatch.consumers or self._asks[drafter] > self._prefetch:
-            raise ProtocolError(f"drafter {drafter} asked while it is lost or has {1 + self._prefetch} asks open")
-        self._asks[drafter] += 1
-        self.dispatch.take(drafter)
+        if drafter in self._ready_drafters or drafter not in self.dispatch.consumers:
+            raise ProtocolError(f"drafter {drafter} is ready for the second time, or lost")
+        self._ready_drafters.add(drafter)
+        for _ in range(1 + self._prefetch):
+            self.dispatch.take(drafter)
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
@@ -174,16 +177,15 @@ class Dispatcher:
         return out
 
     def computed(self, drafter: int, batch: int) -> list[Effect]:
-        """The drafter has the gradients of a micro-batch of its open step."""
+        """The drafter has the gradients of a micro-batch of its open step, and room for another batch."""
         out = self._begin()
         self._check_owner(drafter, batch)
         if self.ledger.place(batch) != RECEIVED:
             raise ProtocolError(f"drafter {drafter} computed batch {batch}, which it has not received")
         window = self.windows[drafter]
-        complete = window.compute(drafter, batch)
-        self._asks[drafter] -= 1
-        if complete:
+        if window.compute(drafter, batch):
             self._join(window, drafter)
+        self.dispatch.take(drafter)
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
@@ -218,8 +220,7 @@ class Dispatcher:
         for batch in reversed(window.applying):
             self._recompute(batch, RECEIVED, -1)
         self._drop(window)
-        self.feed.serve()
-        self.dispatch.serve()
+        self._serve()
         self._settle()
         return out
 
@@ -241,8 +242,7 @@ class Dispatcher:
             self._end("worker_lost")
             return out
         self._close_ranks(window)
-        self.feed.serve()
-        self.dispatch.serve()
+        self._serve()
         self._settle()
         return out
 
@@ -291,6 +291,27 @@ class Dispatcher:
         self.ended = reason
         self._out.append(End(reason))
 
+    def _ask(self, target: int) -> None:
+        self.feed.take(target)
+        if self._supply:
+            self._refill()
+
+    def _refill(self) -> None:
+        """Offer the feed what the loader has ready, until one must wait for room."""
+        feed = self.feed
+        while self._supply and not feed.held:
+            batch = self._next_load
+            self._next_load += 1
+            self._supply -= 1
+            feed.to_come[0] -= 1
+            feed.offer(LOADER, batch)
+
+    def _serve(self) -> None:
+        """After a loss: whoever waits may find something."""
+        self.feed.serve()
+        self._refill()
+        self.dispatch.serve()
+
     def assigned(self, target: int, batch: int, lane: int) -> None:
         """The feed gives the target a batch."""
         self.ledger.move(batch, FEED, TARGET)
@@ -299,13 +320,14 @@ class Dispatcher:
 
     def loaded(self, batch: int, lane: int) -> None:
         """The feed admits the loader's batch."""
-        self._out.append(Loaded(batch, lane))
+        if not self._supply:
+            self._out.append(Loaded(batch, lane))
 
     def admitted(self, target: int, batch: int, lane: int) -> None:
         """A lane admits the hidden states."""
         self.ledger.move(batch, HELD, STAGED)
-        self._busy[target] = 0
         self._out.append(Admit(target, batch, lane))
+        self._ask(target)
 
     def delivered(self, drafter: int, batch: int, lane: int) -> None:
         """A lane gives the drafter a batch."""
@@ -457,10 +479,10 @@ class Dispatcher:
     def _recall(self, batch: int) -> None:
         drafter = self._owner[batch]
         window = self.windows[drafter]
-        self._asks[drafter] -= 1
         complete = window.forget(drafter, batch)
         self._recompute(batch, TAKEN, drafter)
         self._out.append(Recall(drafter, batch))
+        self.dispatch.take(drafter)
         if complete and not window.empty():
             self._join(window, drafter)
         self._drop_void(window)

@@ -31,7 +31,7 @@ class _Effect:
 
 
 class Loaded(_Effect):
-    """The feed admitted the loader's batch to `lane`; the loader may go on."""
+    """The feed admitted the last batch that the loader had ready, to `lane`; the loader may go on."""
 
     __slots__ = ("batch", "lane")
     __match_args__ = ("batch", "lane")
@@ -54,7 +54,7 @@ class Assign(_Effect):
 
 
 class Admit(_Effect):
-    """The hidden states that the target holds now wait in `lane`; the target may ask for its next batch."""
+    """The hidden states that the target holds now wait in `lane`; the target asks for its next batch."""
 
     __slots__ = ("target", "batch", "lane")
     __match_args__ = ("target", "batch", "lane")
@@ -168,7 +168,7 @@ class Recompute(_Effect):
 
 
 class Recall(_Effect):
-    """The source died before `batch` was received: the drafter forgets it and may take again.
+    """The source died before `batch` was received: the drafter forgets it, and asks for another.
 
     It may have been the one that closed the drafter's part of a step; what was taken ahead keeps its own step.
     """

@@ -89,12 +89,12 @@ def _effect(effect: type, name: str, **columns: str) -> Kind:
 
 
 KINDS: Final = (
-    _input("load", batch="batch"),
+    _input("load", batch="batch", count="extra"),
     _input("loader_done"),
-    _input("ask", target="worker"),
+    _input("target_ready", target="worker"),
     _input("offer", target="worker", batch="batch"),
     _input("target_lost", target="worker"),
-    _input("take", drafter="worker"),
+    _input("drafter_ready", drafter="worker"),
     _input("received", drafter="worker", batch="batch"),
     _input("computed", drafter="worker", batch="batch"),
     _input("commit", step="step", batches="batch"),

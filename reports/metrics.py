@@ -169,7 +169,7 @@ class Metrics:
             elif name == "commit":
                 self._commit(now, arguments[0], arguments[1])
             elif name == "load":
-                self._load(now, arguments[0])
+                self._load(now, arguments[0], arguments[1])
             elif name == "target_lost":
                 self._lost(now, self.targets[arguments[0]])
             elif name == "drafter_lost":
@@ -223,10 +223,10 @@ class Metrics:
 
     # Inputs ---------------------------------------------------------------------------------------------------
 
-    def _load(self, now: float, batch: int) -> None:
-        """The loader has a batch ready."""
+    def _load(self, now: float, batch: int, count: int) -> None:
+        """The loader has batches ready."""
         self.loader_busy += now - self._loader_since
-        self.loaded_tokens += self._tokens[batch]
+        self.loaded_tokens += sum(self._tokens[batch : batch + count])
 
     def _offer(self, now: float, target: int, batch: int) -> None:
         """A target computed a batch."""

@@ -98,7 +98,6 @@ class Case:
                 times=times,
                 log=Log(metrics, events, writer),
                 batches=plan.count,
-                prefetch=self.prefetch,
                 faults=self.faults,
                 at_s=self.at_s,
             )

@@ -80,7 +80,6 @@ def record(pipeline: Pipeline, folder: Path, kind: str = "simulation") -> tuple[
             times=times,
             log=Log(writer),
             batches=plan.count,
-            prefetch=pipeline.dispatch.prefetch,
             placement=pipeline.dispatch.placement,
             faults=planned_faults(pipeline),
             at_s=pipeline.stop.at_s,
