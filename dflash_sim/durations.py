@@ -107,7 +107,7 @@ class Durations:
             Recall: self._recall,
         }
 
-    def observe(self, exchanges: Sequence[Exchange]) -> None:
+    def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges, in order."""
         inputs, effects = self._inputs, self._effects
         for now, name, arguments, answer in exchanges:

@@ -5,7 +5,6 @@ calls). Calls in, effects out: an input reports what a worker did and returns wh
 clock, no thread, no randomness; workers that must wait are kept inside, in the order they asked.
 """
 
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -74,7 +73,7 @@ class Dispatcher:
         self.dispatch = Hop(dispatch, dispatch_shape, _DispatchMoves(self), bucket_of, to_come)
         self.computing = [NOTHING] * targets
         """The batch each target computes."""
-        self._bucket_of = bucket_of
+        self._bucket_of: list[int] = list(bucket_of)
         self._joint = sync != "none"
         self._partial = self._joint or accumulate > 1
         self._prefetch = prefetch
@@ -85,8 +84,8 @@ class Dispatcher:
         self._supply = 0
         """Batches that the loader has ready and the feed has not been offered yet, from `_next_load` on."""
         self._next_load = 0
-        self._source = array("i", bytes(4 * planned))
-        self._owner = array("i", bytes(4 * planned))
+        self._source: list[int] = [0] * planned
+        self._owner: list[int] = [NOTHING] * planned
         self._lane: dict[int, int] = {}
         self._out: list[Effect] = []
 

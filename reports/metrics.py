@@ -149,15 +149,18 @@ class Metrics:
         self.windows = self.mixed_windows = self.bucket_sum = 0
         self.window_lengths = array("d")
         """Mean length of each window, in order of the commits."""
-        self.owner = array("i", bytes(4 * self.planned))
+        self.owner: list[int] = [0] * self.planned
         """The drafter each batch was delivered to last."""
         self.trained_by = [[0, 0] for _ in self.drafters]
         """Batches and tokens that each drafter trained."""
-        self._tokens, self._bucket, self._length = work.tokens, work.bucket, work.length
+        # Lists, which index faster than any other sequence.
+        self._tokens: list[int] = list(work.tokens)
+        self._bucket: list[int] = list(work.bucket)
+        self._length: list[int] = list(work.length)
         self._loader_since = 0.0
         self._members: dict[int, tuple[int, ...]] = {}
 
-    def observe(self, exchanges: Iterable[Exchange]) -> None:
+    def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges, in order."""
         for now, name, arguments, answer in exchanges:
             if name == "offer":

@@ -7,7 +7,7 @@ never disagree with the summary. Events are written as they are found; the file 
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -99,13 +99,13 @@ class _Timeline:
         for lane in self._metrics.lanes:
             lane.changed = partial(self._show, lane.name)
 
-    def observe(self, exchanges: Iterable[Exchange]) -> None:
+    def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges: the accumulator first, since a span that ends is named by what was true before."""
         for now, name, arguments, answer in exchanges:
-            self._metrics.observe([(now, name, arguments, ())])
+            self._metrics.observe([(now, name, arguments, [])])
             self._input(now, name, arguments)
             for effect in answer:
-                self._metrics.observe([(now, "", (), (effect,))])
+                self._metrics.observe([(now, "", (), [effect])])
                 self._effect(now, effect)
 
     def _input(self, now: float, name: str, arguments: tuple[Any, ...]) -> None:
