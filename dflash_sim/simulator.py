@@ -285,7 +285,7 @@ class Simulator:
         self._record((self.env.now, "computed", (drafter, batch), answer))
         self._answers.append(answer)
         self._carry_out()
-        if self._dispatcher.ended is None:
+        if self._dispatcher.ended is None and not desk.dead:  # what the answer brought it may have crashed it
             self._take(drafter)
             self._carry_out()
             if not desk.busy:
