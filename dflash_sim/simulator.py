@@ -288,7 +288,7 @@ class Simulator:
         desk.busy = False
         self._answer("computed", (drafter, batch), self._dispatcher.computed(drafter, batch))
         self._carry_out()
-        if not desk.busy and self._dispatcher.ended is None:
+        if not desk.busy and not desk.dead and self._dispatcher.ended is None:  # the answer may have crashed it
             self._compute(desk, drafter)
 
     def _step(self, effect: Step) -> None:
