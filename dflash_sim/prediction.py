@@ -61,7 +61,7 @@ class Run:
     """None where the file gives no size of hidden states."""
     times: ServiceTimes
     measured: MeasuredTimes | None
-    failures: Sequence[str]
+    failures: list[str]
     seed: int
 
 
@@ -148,9 +148,14 @@ def memory_for(pipeline: Pipeline, dispatcher: Dispatcher, plan: BatchPlan) -> M
 
 
 def trace_writer(
-    folder: Path, kind: str, pipeline: Pipeline, dispatcher: Dispatcher, plan: BatchPlan
+    folder: Path,
+    kind: str,
+    pipeline: Pipeline,
+    dispatcher: Dispatcher,
+    plan: BatchPlan,
+    every_s: float | None = None,
 ) -> "TraceWriter":
-    """A recorder of this run; a context manager."""
+    """A recorder of this run; a context manager. `every_s`: also flushed that often, for a run that may be killed."""
     from reports.tracewriter import TraceWriter  # pyarrow takes 40 MB and is needed for traces only
 
     return TraceWriter(
@@ -161,6 +166,7 @@ def trace_writer(
         lanes=lanes_of(dispatcher),
         plan=plan,
         config=resolved(pipeline),
+        every_s=every_s,
     )
 
 
@@ -216,11 +222,13 @@ def memory_report(run: Run) -> Mapping[str, Any]:
     return unknown_memory(topology.drafters, topology.targets)
 
 
-def summary_of(run: Run, alternatives: Sequence[Alternative] = (), **extra: Any) -> dict[str, Any]:
-    """The summary of a simulated run."""
+def summary_of(
+    run: Run, alternatives: Sequence[Alternative] = (), kind: str = "simulation", **extra: Any
+) -> dict[str, Any]:
+    """The summary of a run that is over."""
     pipeline = run.pipeline
     facts = Facts(
-        kind="simulation",
+        kind=kind,
         policy=pipeline.dispatch.policy,
         seed=run.seed,
         config=resolved(pipeline),
