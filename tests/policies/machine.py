@@ -29,7 +29,7 @@ from policies.effects import (
     Step,
 )
 from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED
-from policies.policy import WAIT, Shape
+from policies.policy import WAIT, Policy, Shape
 
 Action = tuple[str | int, ...]
 
@@ -51,12 +51,12 @@ class Setup:
     accumulate: int = 1
     prefetch: int = 0
 
-    def dispatcher(self) -> Dispatcher:
-        """A fresh dispatcher."""
+    def dispatcher(self, feed: Policy | None = None) -> Dispatcher:
+        """A fresh dispatcher; `feed` may be a policy that is not built in."""
         lanes = max(self.buckets, default=0) + 1
         capacity = max(self.capacity, 1) * lanes if self.policy == "bucketed" else self.capacity
         return Dispatcher(
-            feed=BUILTIN[self.feed](),
+            feed=BUILTIN[self.feed]() if feed is None else feed,
             feed_shape=Shape(producers=1, consumers=self.targets, depth=self.feed_depth),
             dispatch=BUILTIN[self.policy](),
             dispatch_shape=Shape(
@@ -146,6 +146,7 @@ class World:
             *(("target_lost", t) for t in self.targets),
             *(("drafter_lost", d) for d in self.live),
             *(("abandon", step) for step in self.applying),
+            *([("loader_stops",)] if self.loading is None and not self.loader_done else []),
         ]
 
     def do(self, action: Action) -> None:
@@ -190,6 +191,7 @@ class World:
         return self.core.loader_done()
 
     def _loader_stops(self) -> list[Effect]:
+        self.losses += 1
         self.loader_done = self.stopped_early = True
         return self.core.loader_done()
 
