@@ -82,7 +82,8 @@ class Dispatcher:
         self._ready_targets: set[int] = set()
         self._ready_drafters: set[int] = set()
         self._supply = 0
-        """Batches that the loader has ready and the feed has not been offered yet, from `_next_load` on."""
+        """Batches that the loader has ready and the feed has not been offered yet, from `_next_load` on; while there
+        are some, the feed holds the one before them."""
         self._next_load = 0
         self._source: list[int] = [0] * planned
         self._owner: list[int] = [NOTHING] * planned
@@ -97,18 +98,20 @@ class Dispatcher:
         The loader goes on when it is answered `Loaded` for the last of them.
         """
         out = self._begin()
-        if self._supply or self.feed.held or not 0 < count <= self.feed.to_come[0]:
-            why = f"{self.feed.to_come[0]} are to come, and the last ones must be admitted"
+        self._check_loader(f"load {count} from batch {batch} on")
+        if batch != self._next_load or not 0 < count <= self.feed.to_come[0]:
+            why = f"{self.feed.to_come[0]} are to come, from batch {self._next_load} on"
             raise ProtocolError(f"the loader cannot load {count} from batch {batch} on: {why}")
-        self._next_load, self._supply = batch, count
+        self._supply = count
         self._refill()
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
 
     def loader_done(self) -> list[Effect]:
-        """The loader has nothing more to offer."""
+        """The loader has nothing more to offer, and all that it had is admitted."""
         out = self._begin()
+        self._check_loader("be done")
         if self.feed.to_come[0]:
             self._forget_unloaded()
         self._settle()
@@ -351,6 +354,10 @@ class Dispatcher:
             raise ProtocolError(f"step {step} is not being applied: step {window.step} is {state}")
         return window
 
+    def _check_loader(self, act: str) -> None:
+        if self._supply or self.feed.held:
+            raise ProtocolError(f"the loader cannot {act}: the feed has not admitted the last batch it had ready")
+
     def _check_owner(self, drafter: int, batch: int) -> None:
         if self._owner[batch] != drafter:
             raise ProtocolError(f"drafter {drafter} speaks of batch {batch}, which was not delivered to it")
@@ -433,7 +440,7 @@ class Dispatcher:
     def _forget_unloaded(self) -> None:
         """The loader ends early: nothing waits any more for the batches that it never loaded."""
         feed = self.feed
-        loaded = {batch for lane in feed.lanes for batch in lane.waiting} | {batch for _, batch, _ in feed.held}
+        loaded = {batch for lane in feed.lanes for batch in lane.waiting}
         for batch in self.ledger.at(FEED):
             if batch not in loaded:
                 self.dispatch.to_come[self._bucket_of[batch]] -= 1
@@ -481,7 +488,7 @@ class Dispatcher:
         complete = window.forget(drafter, batch)
         self._recompute(batch, TAKEN, drafter)
         self._out.append(Recall(drafter, batch))
-        self.dispatch.take(drafter)
+        self.dispatch.wait(drafter)  # not served before all that the target had is in the feed again
         if complete and not window.empty():
             self._join(window, drafter)
         self._drop_void(window)

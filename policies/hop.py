@@ -124,6 +124,10 @@ class Hop:
         if self.held:
             self.serve()
 
+    def wait(self, consumer: int) -> None:
+        """A consumer asks for one batch, and is served with all the others by the next `serve`."""
+        self.waiting.append(consumer)
+
     def serve(self) -> None:
         """Deliver and admit until nothing more can move."""
         moved = True
