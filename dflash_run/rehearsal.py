@@ -18,6 +18,7 @@ from dflash_sim.prediction import (
     planned_faults,
     trace_writer,
 )
+from dflash_sim.records import RECORDS
 from policies.assembly import build_dispatcher
 from policies.pipeline import Pipeline
 from reports.observer import Log, Observer
@@ -57,7 +58,7 @@ def rehearse(
         writer = stack.enter_context(trace_writer(folder, "rehearsal", pipeline, dispatcher, plan, every_s=2.0))
         store = PayloadStore(folder / "payloads")
         stack.callback(store.clear)
-        crew = CREWS[driver](_orders(pipeline, folder / "payloads"))
+        crew = CREWS[driver](_orders(pipeline, folder))
         stack.callback(crew.close)
         launcher = Launcher(
             dispatcher=dispatcher,
@@ -88,7 +89,8 @@ def _orders(pipeline: Pipeline, folder: Path) -> dict[Worker, Orders]:
     for worker in workers:
         fault = faults.get(worker)
         orders[worker] = Orders(
-            folder=folder,
+            folder=folder / "payloads",
+            records=folder / RECORDS / f"{worker[0]}-{worker[1]}.csv",
             heartbeat_s=heartbeat,
             fails_at=None if fault is None else fault.at_batch,
             failure="crash" if fault is None else fault.kind,

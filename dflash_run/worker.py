@@ -46,12 +46,32 @@ class Mail(Protocol):
     def send(self, message: FromWorker) -> None: ...
 
 
+class Records:
+    """What this worker itself says it did: a line for each batch, kept apart from the launcher's trace.
+
+    Each line is on its way to the disk before the launcher hears of it, so that a killed worker's file misses nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", encoding="ascii", buffering=1)
+
+    def add(self, did: str, batch: int) -> None:
+        """`computed` by a target, `taken` by a drafter."""
+        self._file.write(f"{did},{batch}\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Orders:
     """What a worker is told once, before it starts."""
 
     folder: Path
     """Where payloads lie."""
+    records: Path
+    """The file of the worker's own records."""
     heartbeat_s: float = 1.0
     """While it computes it says so at least this often."""
     fails_at: int | None = None
@@ -66,22 +86,20 @@ class _Loop:
     def __init__(self, mail: Mail, store: PayloadStore, orders: Orders) -> None:
         self.mail = mail
         self.store = store
+        self.records = Records(orders.records)
         self._orders = orders
         self._taken = 0
 
     def run(self) -> None:
         """Work until told to finish."""
         self.mail.send(Ready())
-        while True:
-            message = self.mail.get(self._patience())
-            match message:
-                case Finish():
-                    return
-                case None:
-                    self._due()
-                case _:
+        try:
+            while not isinstance(message := self.mail.get(self._patience()), Finish):
+                if message is not None:
                     self.handle(message)
-                    self._due()
+                self._due()
+        finally:
+            self.records.close()
 
     def handle(self, message: ToWorker) -> None:
         raise NotImplementedError
@@ -142,6 +160,7 @@ class Target(_Loop):
     def done(self, now: float) -> None:
         self._until = _NEVER
         self.store.put(self._batch, BLOCK_BYTES)
+        self.records.add("computed", self._batch)
         self.mail.send(Computed(self._batch))
 
 
@@ -162,8 +181,9 @@ class Drafter(_Loop):
 
     def handle(self, message: ToWorker) -> None:
         match message:
-            case Train():
+            case Train(batch=batch):
                 self.take()
+                self.records.add("taken", batch)
                 self._incoming.append(message)
                 self._copy()
             case Open(step=step):

@@ -123,13 +123,20 @@ def replay(
     trace: Annotated[Path, typer.Argument(help="trace.parquet of a run, or the run's folder.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Feed a recorded run's inputs to a fresh dispatcher and compare its effects with the recorded ones."""
+    """Feed a recorded run's inputs to a fresh dispatcher and compare its effects with the recorded ones.
+
+    The own records of a real run's workers, where there are some, must match the trace, too.
+    """
+    from dflash_sim.records import RECORDS, check_records
     from dflash_sim.replay import dispatcher_of
     from dflash_sim.replay import replay as replay_trace
     from reports.tracefile import read_trace
 
     recorded = read_trace(trace)
     differences = [str(difference) for difference in replay_trace(recorded, dispatcher_of(recorded))]
+    folder = (trace if trace.is_dir() else trace.parent) / RECORDS
+    if folder.is_dir():
+        differences += check_records(recorded, folder)
     verdict = "differs" if differences else "equal"
     if as_json:
         answer = {"kind": "replay", "rows": len(recorded), "complete": recorded.complete, "differences": differences}
