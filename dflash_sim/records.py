@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from policies.effects import Deliver
+from policies.effects import Assign, Deliver
 from policies.trace import Input
 from reports.tracefile import Trace
 
@@ -22,39 +22,43 @@ Work = Counter[tuple[str, int]]
 def check_records(trace: Trace, folder: Path) -> list[str]:
     """What trace and records do not agree on, a sentence each; empty where they match.
 
-    A worker that was lost may have recorded what the launcher never heard of, but not the other way round. So may any
-    worker of a run that was stopped.
+    In a run that went to its end, every offer and every delivery has its line. A worker that was lost, and any worker
+    of a run that was stopped, may have done something that the launcher never heard of, or not have read its last mail.
     """
-    told, lost = _told(trace)
+    least, most, lost = _told(trace)
     recorded = _recorded(folder)
-    whole = trace.complete and not _was_stopped(trace)
+    stopped = not trace.complete or _was_stopped(trace)
     faults = []
-    for worker, batch in sorted(told.keys() | recorded.keys()):
-        said, wrote = told[worker, batch], recorded[worker, batch]
-        if wrote < said or (wrote > said and whole and worker not in lost):
-            faults.append(f"{worker}, batch {batch}: {said} in the trace, {wrote} in the worker's own records")
+    for key in sorted(least.keys() | most.keys() | recorded.keys()):
+        worker, batch = key
+        loose = stopped or worker in lost
+        low = least[key] if loose or worker.startswith("target") else most[key]
+        high = most[key] if loose or worker.startswith("drafter") else least[key]
+        if not low <= recorded[key] <= high:
+            times = f"{low}" if low == high else f"{low} to {high}"
+            faults.append(f"{worker}, batch {batch}: {times} by the trace, {recorded[key]} in the worker's own records")
     return faults
 
 
-def _told(trace: Trace) -> tuple[Work, set[str]]:
-    told: Work = Counter()
+def _told(trace: Trace) -> tuple[Work, Work, set[str]]:
+    """What each worker has done at least (offered, received), and at most (assigned, delivered); who was lost."""
+    least, most = Work(), Work()
     lost: set[str] = set()
     for _, event in trace.events():
         match event:
             case Input(name="offer", args=(target, batch)):
-                told[f"target/{target}", batch] += 1
+                least[f"target/{target}", batch] += 1
+            case Assign(target=target, batch=batch):
+                most[f"target/{target}", batch] += 1
+            case Input(name="received", args=(drafter, batch)):
+                least[f"drafter/{drafter}", batch] += 1
             case Deliver(drafter=drafter, batch=batch):
-                told[f"drafter/{drafter}", batch] += 1
+                most[f"drafter/{drafter}", batch] += 1
             case Input(name="target_lost", args=(number,)):
                 lost.add(f"target/{number}")
             case Input(name="drafter_lost", args=(number,)):
                 lost.add(f"drafter/{number}")
-    return _without_untaken(told, lost), lost
-
-
-def _without_untaken(told: Work, lost: set[str]) -> Work:
-    """A lost drafter may never have read what was delivered to it last."""
-    return Counter({key: count for key, count in told.items() if not (key[0] in lost and key[0].startswith("drafter"))})
+    return least, most, lost
 
 
 def _was_stopped(trace: Trace) -> bool:
