@@ -25,10 +25,12 @@ from dflash_run.messages import (
     ToWorker,
     Train,
 )
-from dflash_run.payload import PayloadStore
+from dflash_run.payload import PayloadMissing, PayloadStore
 
 BLOCK_BYTES: Final = 256
 """Size of a rehearsal's hidden states."""
+_RECALL_S: Final = 5.0
+"""How long a block may be missing before its recall arrives."""
 _NEVER: Final = float("inf")
 
 
@@ -173,6 +175,8 @@ class Drafter(_Loop):
         self._incoming: deque[Train] = deque()
         self._copied = _NEVER
         """When the first of `_incoming` has arrived."""
+        self._missing: dict[int, float] = {}
+        """Batches without a block, and until when the launcher may say that they are recalled."""
         self._ready: list[Train] = []
         self._training: Train | None = None
         self._trained = _NEVER
@@ -196,7 +200,7 @@ class Drafter(_Loop):
                 self._forget(batch)
 
     def deadline(self) -> float:
-        return min(self._copied, self._trained, self._applied)
+        return min(self._copied, self._trained, self._applied, *self._missing.values())
 
     def done(self, now: float) -> None:
         if self._copied <= now:
@@ -206,6 +210,9 @@ class Drafter(_Loop):
         if self._applied <= now:
             self._applied = _NEVER
             self.mail.send(Applied(self._applying))
+        for batch, until in self._missing.items():
+            if until <= now:
+                raise PayloadMissing(f"batch {batch} was delivered, but there is no block of it")
 
     def _copy(self) -> None:
         """Start copying the next batch, unless one is being copied."""
@@ -218,10 +225,14 @@ class Drafter(_Loop):
     def _arrive(self) -> None:
         item = self._incoming.popleft()
         self._copied = _NEVER
-        self.store.get(item.batch)
-        self.mail.send(Received(item.batch))
-        self._ready.append(item)
-        self._train()
+        try:
+            self.store.get(item.batch)
+        except PayloadMissing:
+            self._missing[item.batch] = time.monotonic() + _RECALL_S
+        else:
+            self.mail.send(Received(item.batch))
+            self._ready.append(item)
+            self._train()
         self._copy()
 
     def _train(self) -> None:
@@ -240,6 +251,7 @@ class Drafter(_Loop):
         self._train()
 
     def _forget(self, batch: int) -> None:
+        self._missing.pop(batch, None)
         copying = bool(self._incoming) and self._incoming[0].batch == batch
         self._incoming = deque(item for item in self._incoming if item.batch != batch)
         self._ready = [item for item in self._ready if item.batch != batch]

@@ -177,12 +177,12 @@ def test_a_signal_ends_the_run_in_order_within_five_seconds(driver: str, number:
 
 
 def test_a_killed_worker_process_is_replaced_by_the_others(tmp_path: Path) -> None:
-    process = command(tmp_path, "--driver", "processes", "--speedup", "200", "--set", "data.batches=400", "--json")
+    process = command(tmp_path, "--driver", "processes", "--speedup", "100", "--set", "data.batches=1200", "--json")
     wait_for_trace(tmp_path)
     os.kill(workers_of(process.pid)[0], signal.SIGKILL)
     output, _ = process.communicate(timeout=60)
     summary = json.loads(output)
-    assert process.returncode == 0 and summary["batches"]["trained"] == 400
+    assert process.returncode == 0 and summary["batches"]["trained"] == 1200
     assert "killed by signal 9" in summary["failures"][0]
     trace = read_trace(tmp_path / "out")
     assert replay(trace, dispatcher_of(trace)) == []
