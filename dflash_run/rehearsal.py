@@ -8,6 +8,7 @@ from dflash_run.crew import ProcessCrew, ThreadCrew, Worker
 from dflash_run.launcher import Launcher, Limits
 from dflash_run.payload import PayloadStore
 from dflash_run.worker import Orders
+from dflash_sim.interrupts import interruptible
 from dflash_sim.prediction import (
     Run,
     draw_times,
@@ -55,6 +56,7 @@ def rehearse(
         seed=pipeline.seed,
     )
     with contextlib.ExitStack() as stack:
+        interrupted = stack.enter_context(interruptible())
         writer = stack.enter_context(trace_writer(folder, "rehearsal", pipeline, dispatcher, plan, every_s=2.0))
         store = PayloadStore(folder / "payloads")
         stack.callback(store.clear)
@@ -70,6 +72,7 @@ def rehearse(
             speedup=speedup,
             placement=pipeline.dispatch.placement,
             limits=Limits(at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s),
+            interrupted=interrupted,
             watch=None if watch is None else lambda now: watch(now, run),
         )
         end = launcher.run()
