@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all bench clean
+.PHONY: demo test test-all bench validate-rehearsal clean
 
 demo: .venv/base
 	$(BIN)/python -m dflash_sim.demo
@@ -22,6 +22,10 @@ bench: .venv/dev .venv-compiled/done
 	$(BIN)/python benchmarks/simulator.py
 	@echo "compiled from the same source (DFLASH_COMPILE=1)"
 	.venv-compiled/bin/python benchmarks/simulator.py
+
+# Twelve rehearsals of about 40 s beside their predictions, as docs/validation.md.
+validate-rehearsal: .venv/base
+	$(BIN)/python -m dflash_run.validate_rehearsal
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -195,7 +195,7 @@ def guarded(command: typer.Typer, arguments: list[str]) -> int:
         lines = str(error).splitlines()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # whoever read our output has seen enough (the latter is Typer's answer to it)
+    except (BrokenPipeError, SystemExit):  # whoever reads us has seen enough; the latter is Typer's way
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return COMPLETE
     except OSError as error:
