@@ -122,8 +122,9 @@ def _document(rows: Sequence[Row], options: argparse.Namespace) -> str:
         f"Made by `make validate-rehearsal` ({options.batches} batches a run, speed-up {options.speedup:g}); {names}.",
         "",
         "The record's pipeline, 5 targets and 3 drafters. Throughput in Ktok/s over the whole run, at most "
-        f"{RATE_LIMIT:.0%} apart; mean shares of a role's lifetime, predicted → rehearsed, at most {SHARE_LIMIT * 100:.0f} "
-        "points apart; the trace is replayed through a fresh dispatcher and joined with the workers' own records. "
+        f"{RATE_LIMIT:.0%} apart; mean shares of a role's lifetime, predicted → rehearsed, at most "
+        f"{SHARE_LIMIT * 100:.0f} points apart; the trace is replayed through a fresh dispatcher and joined with the "
+        "workers' own records. "
         f"{kept} of {len(rows)} rows keep their limits.",
         "",
         "| run | predicted | rehearsed | difference | drafters starved | targets blocked | drafters in sync "
