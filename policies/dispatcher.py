@@ -175,7 +175,6 @@ class Dispatcher:
     def computed(self, drafter: int, batch: int) -> list[Effect]:
         """The drafter has the gradients of a micro-batch of its open step."""
         out = self._begin()
-        self._check_owner(drafter, batch)
         if self.ledger.place(batch) != RECEIVED:
             raise ProtocolError(f"drafter {drafter} computed batch {batch}, which it has not received")
         window = self.windows[drafter]

@@ -243,6 +243,18 @@ def test_prefer_passes_the_oldest_batch_of_a_bucket_over_at_most_d_times_buckets
                 before = [lane.waiting[0] if lane.waiting else -1 for lane in world.core.dispatch.lanes]
 
 
+def test_a_batch_that_comes_back_for_a_bucket_that_was_done_respects_the_bound() -> None:
+    core = dispatcher((1, 0, 0, 0, 0), policy="bucketed", targets=2, capacity=2)
+    core.take(0)
+    produce(core, 0, 0)
+    for batch in range(1, 5):
+        produce(core, 1, batch)
+    core.target_lost(0)
+    core.ask(1)
+    assert core.offer(1, 0) == []
+    assert moves(core.take(0))[0] == ("deliver", 0, 1)
+
+
 # bucketed, mix: require ---------------------------------------------------------------------------------------
 
 
@@ -299,6 +311,14 @@ def test_require_does_not_wait_for_targets_that_wait_for_a_blocked_one() -> None
 def produce_by(core: Dispatcher, target: int, batch: int) -> None:
     assign(core, target, batch)
     core.offer(target, batch)
+
+
+def test_require_counts_the_places_of_the_step_that_a_batch_taken_ahead_belongs_to() -> None:
+    core = dispatcher((0, 1, 0, 0, 1), policy="bucketed", mix="require", accumulate=2, capacity=9, prefetch=3)
+    for batch in range(4):
+        produce(core, 0, batch)
+    assert [moves(core.take(0)) for _ in range(4)] == [[("deliver", 0, batch)] for batch in range(3)] + [[]]
+    assert moves(produce(core, 0, 4)) == [("admit", 0, 4), ("deliver", 0, 4)]
 
 
 def test_require_looks_at_the_step_that_a_batch_taken_ahead_belongs_to() -> None:
@@ -495,9 +515,10 @@ def test_a_load_that_comes_last_finds_the_pipeline_at_rest(quiet: list[int]) -> 
     assert sum(trained(world)) == 60 and quiet
 
 
-def test_lanes_made_uneven_by_a_loss_cannot_stop_a_step(quiet: list[int]) -> None:
+@pytest.mark.parametrize("batches", [8, 30])
+def test_lanes_made_uneven_by_a_loss_cannot_stop_a_step(batches: int, quiet: list[int]) -> None:
     """Batches that wait in lane 0 die with their target; lane 1 keeps its own, is full, and blocks the last target."""
-    world = World(setup(30, policy="rotating", targets=2, drafters=2, capacity=2, sync="step"))
+    world = World(setup(batches, policy="rotating", targets=2, drafters=2, capacity=2, sync="step"))
     world.do(("take", 0))
     world.do(("take", 1))
     for target in (0, 1, 0, 1, 0, 1, 0):
@@ -508,8 +529,20 @@ def test_lanes_made_uneven_by_a_loss_cannot_stop_a_step(quiet: list[int]) -> Non
     for action in [("ask", 1), ("offer", 1), ("received", 1, 0), ("computed", 1)]:
         world.do(action)
     assert not quiet
-    assert sum(trained(finish(world))) == 30
+    assert sum(trained(finish(world))) == batches
     assert quiet
+
+
+def test_a_drafter_that_is_about_to_ask_is_not_at_rest() -> None:
+    core = dispatcher(4, policy="rotating", drafters=2, capacity=0, sync="step", accumulate=2)
+    for drafter in (0, 1):
+        core.take(drafter)
+        produce(core, 0, drafter)
+        train(core, drafter, drafter)
+    core.load(2), core.load(3)
+    core.ask(0)
+    assert core.offer(0, 2) == core.take(1) == [], "drafter 0 has not asked yet"
+    assert moves(core.take(0)) == [("admit", 0, 2), ("deliver", 0, 2)]
 
 
 # Losses of targets --------------------------------------------------------------------------------------------
@@ -760,6 +793,15 @@ def test_an_abandoned_step_is_computed_again_for_a_later_one() -> None:
     core.ask(0)
     assert core.offer(0, 0)[1] == Deliver(0, 0, 0, 0, 1, True)
     assert core.steps == 0
+
+
+def test_an_abandoned_step_lets_waiting_drafters_take_again() -> None:
+    core = dispatcher(3, capacity=4)
+    core.take(0)
+    produce(core, 0, 0), produce(core, 0, 1)
+    train(core, 0, 0)
+    assert core.take(0) == []
+    assert core.abandon(0)[-1] == Deliver(0, 1, 0, 0, 1, True)
 
 
 def test_an_abandoned_step_leaves_what_was_taken_ahead_where_it_is() -> None:
