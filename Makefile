@@ -17,8 +17,11 @@ test-all: .venv/dev
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m ''
 
-bench: .venv/dev
+bench: .venv/dev .venv-compiled/done
+	@echo "as installed by default, interpreted"
 	$(BIN)/python benchmarks/simulator.py
+	@echo "compiled from the same source (DFLASH_COMPILE=1)"
+	.venv-compiled/bin/python benchmarks/simulator.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
@@ -31,5 +34,13 @@ bench: .venv/dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	touch $@ .venv/base
 
+# The hot path compiled with mypyc; needs a C compiler. Not editable: the source here stays as it is.
+.venv-compiled/done: pyproject.toml setup.py $(wildcard policies/*.py policies/*/*.py reports/*.py dflash_sim/*.py)
+	test -x .venv-compiled/bin/python || $(PYTHON) -m venv .venv-compiled
+	.venv-compiled/bin/python -m pip install -q --disable-pip-version-check . 'setuptools>=77' mypy
+	DFLASH_COMPILE=1 .venv-compiled/bin/python -m pip install -q --disable-pip-version-check \
+		--no-build-isolation --force-reinstall --no-deps .
+	touch $@
+
 clean:
-	rm -rf .venv build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf .venv .venv-compiled build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

@@ -1,30 +1,34 @@
-"""The command `dflash-sim`: predict, compare, replay."""
+"""The command `dflash-sim`: predict, compare, replay, fit.
+
+What reads or writes traces is imported where it is used: pyarrow would double the time that a command takes to start.
+"""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from dflash_sim.comparison import compare as compare_policies
 from dflash_sim.comparison import predict, with_policy
-from dflash_sim.replay import dispatcher_of
-from dflash_sim.replay import replay as replay_trace
 from dflash_sim.timings_file import TimingsError
 from policies.batches import BatchPlanError
 from policies.builtin import BUILTIN
+from policies.errors import PolicyError
 from policies.faults import Fault, PipelineError, one_line
 from policies.loading import load
 from policies.pipeline import Pipeline
-from policies.policy import PolicyError
-from reports.perfetto import export_perfetto
+from policies.trace import TraceError
 from reports.summary import is_incomplete, to_json, versions, write_text
-from reports.table import print_comparison, print_run
-from reports.tracefile import TraceError, read_trace
+from reports.table import duration, print_comparison, print_run
+
+if TYPE_CHECKING:
+    from dflash_sim.timings_file import Profile
 
 # Typer carries Click inside from 0.29 on and depends on it before; its exceptions have the same names in both.
 _Misused: Final[type[Any]] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
@@ -73,6 +77,9 @@ def run(
         _, summary = predict(pipeline, replications, progress, traced)
     write_text(folder / "summary.json", to_json(summary))
     if perfetto is not None:
+        from reports.perfetto import export_perfetto
+        from reports.tracefile import read_trace
+
         perfetto.parent.mkdir(parents=True, exist_ok=True)
         export_perfetto(read_trace(folder), perfetto)
     if as_json:
@@ -117,6 +124,10 @@ def replay(
     as_json: AsJson = False,
 ) -> None:
     """Feed a recorded run's inputs to a fresh dispatcher and compare its effects with the recorded ones."""
+    from dflash_sim.replay import dispatcher_of
+    from dflash_sim.replay import replay as replay_trace
+    from reports.tracefile import read_trace
+
     recorded = read_trace(trace)
     differences = [str(difference) for difference in replay_trace(recorded, dispatcher_of(recorded))]
     verdict = "differs" if differences else "equal"
@@ -127,6 +138,27 @@ def replay(
         cut = "" if recorded.complete else " (the trace was cut off before the end of the run)"
         sys.stdout.write("\n".join([f"{verdict}: {len(recorded):,} rows replayed{cut}", *differences]) + "\n")
     raise typer.Exit(INCOMPLETE if differences else COMPLETE)
+
+
+@app.command()
+def fit(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(metavar="TRACE_OR_PROFILE", help="Traces, runs' folders, timings.json.", show_default=False),
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
+    as_json: Annotated[bool, typer.Option("--json", help="The timings alone on stdout, as JSON.")] = False,
+    per_worker: Annotated[bool, typer.Option("--per-worker", help="Keep the workers of a role apart.")] = False,
+) -> None:
+    """Timings from the traces of runs, and from profiles."""
+    from dflash_sim.fitting import fit_sources, save_timings
+
+    profile = fit_sources(sources, per_worker=per_worker)
+    save_timings(profile, out)
+    if as_json:
+        sys.stdout.write(out.read_text(encoding="utf-8"))
+    else:
+        print_measured(profile)
 
 
 def main() -> None:
@@ -172,6 +204,20 @@ def described(pipeline: Pipeline) -> str:
         f"{topology.targets} targets + {topology.drafters} drafters, {pipeline.dispatch.policy}, "
         f"sync {training.sync}, accumulate {training.accumulate}"
     )
+
+
+def print_measured(profile: "Profile") -> None:
+    """What timings hold, a line each."""
+    from dflash_sim.fitting import measured_parts
+
+    table = Table("measured", box=None, pad_edge=False, header_style="dim")
+    for column in ("shapes", "samples", "median", "first"):
+        table.add_column(column, justify="right")
+    for part in measured_parts(profile):
+        shapes = "–" if part.shapes is None else f"{part.shapes:,}"
+        first = "–" if part.first is None else duration(part.first)
+        table.add_row(part.name, shapes, f"{part.samples:,}", duration(part.median), first)
+    console().print(table)
 
 
 def console() -> Console:

@@ -62,6 +62,19 @@ FULL_QUEUE: Final = {
     "memory.taps": 5,
     "memory.host_limit": "60GB",
 }
+ON_DEVICE: Final = {
+    "topology.targets": 6,
+    "topology.drafters": 1,
+    "dispatch.policy": "shared",
+    "dispatch.capacity": 120,
+    "data.batches": 600,
+    "data.batch_tokens": 7812,
+    "memory.hidden_bytes_per_token": 51200,
+    "memory.staging": "device",
+    "memory.drafter_model_bytes": "46GB",
+    "memory.device_limit": "96GB",
+}
+"""Six targets with 20 places of 400 MB each on the only drafter's device."""
 WRONG_DEVICE: Final = {
     "topology.targets": 2,
     "topology.drafters": 2,
@@ -84,7 +97,9 @@ def main() -> None:
     print_comparison(out, compare(week, list(BUILTIN)), "11.06 G tokens on 5 targets + 3 drafters")
     out.print("\n[bold]3. The queue that told the truth[/bold]: 60 of 60 waiting, drafters at 4.2 Ktok/s each\n")
     _print_full_queue(out, pipeline)
-    out.print("\n[bold]4. Hidden states packed onto the wrong drafter[/bold]: 2 + 2, 4 s for another copy\n")
+    out.print("\n[bold]4. Queues on the drafter's own device[/bold]: 94 of 96 GB were used\n")
+    _print_device(out, pipeline)
+    out.print("\n[bold]5. Hidden states packed onto the wrong drafter[/bold]: 2 + 2, 4 s for another copy\n")
     _print_placement(out, pipeline)
 
 
@@ -119,6 +134,13 @@ def _print_full_queue(out: Console, pipeline: Pipeline) -> None:
         held = f"{staged} staged, {peak} with those in hand"
         text = f"depth {depth}: at most {lane['max']}/{lane['capacity']} waiting, {held}; {summary['verdict']['text']}"
         out.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def _print_device(out: Console, pipeline: Pipeline) -> None:
+    summary = _summary(replaced(pipeline, ON_DEVICE))
+    (peak,), lane = summary["memory"]["drafter_peak_bytes"], summary["lanes"][0]
+    text = f"6 + 1, {lane['max']}/{lane['capacity']} batches of 400 MB beside a 46 GB drafter: {size(peak)} of 96 GB"
+    out.print(text, highlight=False)
 
 
 def _print_placement(out: Console, pipeline: Pipeline) -> None:

@@ -11,9 +11,8 @@ from typing import Final
 from policies.assembly import build_dispatcher
 from policies.dispatcher import Dispatcher
 from policies.effects import Effect
-from policies.ledger import ProtocolError
+from policies.errors import PolicyError, ProtocolError
 from policies.loading import from_mapping
-from policies.policy import PolicyError
 from policies.trace import Input, effect_rows, input_rows
 from reports.tracefile import Call, Trace
 

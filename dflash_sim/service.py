@@ -98,6 +98,10 @@ class ServiceTimes:
     """batch → seconds of the copy between target and drafter."""
     step: Callable[[int], float]
     """optimizer step → seconds."""
+    transfers: bool
+    """Whether copies may take time."""
+    steps: bool
+    """Whether optimizer steps may take time."""
     target_times: RoleTimes
     """What `target` looks up: `target_times.times(worker)` gives all of a worker's times."""
     drafter_times: RoleTimes
@@ -128,6 +132,8 @@ def service_times(
         loader=_loader(timings.loader, plan.count, seed, measured),
         transfer=_transfer(timings.transfer, plan, batch_bytes, seed, measured),
         step=_step(timings.step, seed, measured),
+        transfers=timings.transfer is not None or (measured is not None and measured.has_transfers),
+        steps=timings.step is not None or (measured is not None and measured.has_steps),
         target_times=target,
         drafter_times=drafter,
     )

@@ -4,6 +4,7 @@ It decides nothing: every batch goes through `policies.Dispatcher` on both hops.
 callback, so that a batch costs two events. Events at the same instant happen in the order they were scheduled.
 """
 
+import gc
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,15 +15,17 @@ from simpy.events import Event, Timeout
 
 from dflash_sim.service import ServiceTimes
 from policies.dispatcher import Dispatcher
-from policies.effects import Admit, Assign, Deliver, Drop, Effect, Loaded, Recall, Step
+from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.ledger import TRAINED
 from reports.observer import Log
 
 CRASH: Final = "crash"
 HANG: Final = "hang"
 _NEVER: Final = float("inf")
-_STRIDE: Final = 2048
-"""Events between two flushes of the log and reports of progress."""
+_STRIDE: Final = 256
+"""Events between two flushes of the log: few, so that the garbage collector meets none that live on."""
+_REPORT: Final = 4096
+"""Events between two reports of progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,17 @@ class PlannedFault:
     kind: str
 
 
+def copies(placement: str | None, effect: Deliver, reader: int | None, drafters: int) -> bool:
+    """Whether this take copies the hidden states (`dispatch.placement`); `reader`: the lane's only reader, if any.
+
+    Without a placement every take copies. Placed batches copy again only onto another drafter's device.
+    """
+    if placement is None:
+        return True
+    placed_at = effect.source % drafters if reader is None else reader
+    return placement != "taker" and placed_at != effect.drafter
+
+
 class Desk:
     """What lies at one drafter."""
 
@@ -42,7 +56,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.incoming: deque[Deliver] = deque()
-        """Delivered, not copied yet; the first is being copied if `copying`."""
+        """Delivered and waiting for the copy before it."""
         self.copying = False
         self.ready: list[Deliver] = []
         """Received, not computed yet, in order of arrival; one of them is being computed if `busy`."""
@@ -65,7 +79,6 @@ class Simulator:
         times: ServiceTimes,
         log: Log,
         batches: int,
-        prefetch: int = 0,
         placement: str | None = None,
         faults: Sequence[PlannedFault] = (),
         at_s: float | None = None,
@@ -75,14 +88,17 @@ class Simulator:
         self.failures: list[str] = []
         """Workers that failed, and on which batch, in words."""
         self._dispatcher = dispatcher
+        self._target_seconds, self._drafter_seconds = times.target, times.drafter
         self._times = times
+        self._transfers = times.transfers
+        self._steps = times.steps
         self._log = log
         self._record = log.pending.append
         self._batches = batches
-        self._prefetch = prefetch
         self._placement = placement
         self._at_s = _NEVER if at_s is None else at_s
         self._progress = progress
+        self._now = 0.0
         self._next = 0
         self._drafters = len(dispatcher.dispatch.consumers)
         self._desks = [Desk() for _ in range(self._drafters)]
@@ -90,21 +106,24 @@ class Simulator:
         self._taken: dict[tuple[str, int], int] = dict.fromkeys(self._faults, 0)
         self._answers: deque[list[Effect]] = deque()
         """Answers to inputs of this instant that are still to be carried out."""
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            Loaded: self._loaded,
-            Assign: self._assign,
-            Admit: self._admitted,
-            Deliver: self._deliver,
-            Step: self._step,
-            Drop: self._begin_next,
-            Recall: self._recalled,
-        }
 
     def run(self) -> float:
-        """Simulate to the end, to `at_s`, or until nothing is left to happen; returns the time then [s]."""
+        """Simulate to the end, to `at_s`, or until nothing is left to happen; returns the time then [s].
+
+        The garbage collector rests meanwhile: a run makes no cycles, and looking for some costs a third of its time.
+        """
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            return self._run()
+        finally:
+            if collecting:
+                gc.enable()
+
+    def _run(self) -> float:
         self._start()
         self._loop()
-        end = self.env.now
+        end = self._now
         if self._dispatcher.ended is None and self.env.peek() != _NEVER:
             end = self._at_s
             self._record((end, "stop", ("at_s",), self._dispatcher.stop("at_s")))
@@ -114,80 +133,79 @@ class Simulator:
     def _start(self) -> None:
         """All workers ask in the order of their numbers; then the loader begins."""
         dispatcher = self._dispatcher
-        asks: list[tuple[Callable[[int], None], int]] = [(self._ask, target) for target in dispatcher.targets]
-        asks += [(self._take, d) for d in dispatcher.dispatch.consumers for _ in range(1 + self._prefetch)]
-        for ask, worker in asks:
+        for target in list(dispatcher.targets):
             if dispatcher.ended is None:  # without data the first to ask is told that the run is over
-                ask(worker)
-                self._carry_out()
+                self._answer("target_ready", (target,), dispatcher.target_ready(target))
+        for drafter in list(dispatcher.dispatch.consumers):
+            if dispatcher.ended is None:
+                self._answer("drafter_ready", (drafter,), dispatcher.drafter_ready(drafter))
         if dispatcher.ended is None:
             self._load_next()
-            self._carry_out()
+        self._carry_out()
 
     def _loop(self) -> None:
         env, dispatcher, limit = self.env, self._dispatcher, self._at_s
         queue, step, count = env._queue, env.step, 0
         while dispatcher.ended is None and queue and queue[0][0] <= limit:
+            self._now = queue[0][0]
             step()
             count += 1
             if count % _STRIDE == 0:
                 self._log.flush()
-                if self._progress is not None:
-                    self._progress(env.now, dispatcher.ledger.count(TRAINED))
+            if count % _REPORT == 0 and self._progress is not None:
+                self._progress(self._now, dispatcher.ledger.count(TRAINED))
 
     def _carry_out(self) -> None:
         """Carry out the answers in order; what their effects cause at the same instant comes after them."""
-        handlers, answers = self._handlers, self._answers
+        answers = self._answers
         while answers:
             for effect in answers.popleft():
-                handler = handlers.get(type(effect))
-                if handler is not None:
-                    handler(effect)
+                if isinstance(effect, Deliver):
+                    self._deliver(effect)
+                elif isinstance(effect, Assign):
+                    self._assign(effect)
+                elif isinstance(effect, Loaded):
+                    self._loaded()
+                elif isinstance(effect, Step):
+                    self._step(effect)
+                elif isinstance(effect, Recall):
+                    self._desks[effect.drafter].drop(effect.batch)
+                elif isinstance(effect, Drop):
+                    self._begin_next(effect.drafters)
 
-    # Inputs: each is given to the dispatcher and recorded with its answer, which waits to be carried out -------------
-
-    def _ask(self, target: int) -> None:
-        answer = self._dispatcher.ask(target)
-        self._record((self.env.now, "ask", (target,), answer))
-        self._answers.append(answer)
-
-    def _take(self, drafter: int) -> None:
-        answer = self._dispatcher.take(drafter)
-        self._record((self.env.now, "take", (drafter,), answer))
-        self._answers.append(answer)
-
-    def _load(self, batch: int) -> None:
-        answer = self._dispatcher.load(batch)
-        self._record((self.env.now, "load", (batch,), answer))
-        self._answers.append(answer)
-
-    def _lose(self, role: str, worker: int) -> None:
-        name = f"{role}_lost"
-        answer: list[Effect] = getattr(self._dispatcher, name)(worker)
-        self._record((self.env.now, name, (worker,), answer))
-        self._answers.append(answer)
+    def _answer(self, name: str, arguments: tuple[Any, ...], effects: list[Effect]) -> None:
+        """Record an input with its answer, which waits to be carried out."""
+        self._record((self._now, name, arguments, effects))
+        if effects:
+            self._answers.append(effects)
 
     # The loader -----------------------------------------------------------------------------------------------------
 
     def _load_next(self) -> None:
         batch = self._next
-        self._next += 1
-        if batch == self._batches:
-            answer = self._dispatcher.loader_done()
-            self._record((self.env.now, "loader_done", (), answer))
-            self._answers.append(answer)
-        elif batch < self._batches:
-            seconds = self._times.loader(batch)
-            if seconds > 0:
-                Timeout(self.env, seconds, batch).callbacks.append(self._load_done)
-            else:
-                self._load(batch)
+        if batch >= self._batches:
+            self._answer("loader_done", (), self._dispatcher.loader_done())
+            return
+        seconds = self._times.loader(batch)
+        if seconds > 0:
+            Timeout(self.env, seconds).callbacks.append(self._load_done)
+        else:
+            self._load()
+
+    def _load(self) -> None:
+        """The next batch is ready, and those that take no time with it."""
+        batch, loader = self._next, self._times.loader
+        end = batch + 1
+        while end < self._batches and loader(end) <= 0:
+            end += 1
+        self._next = end
+        self._answer("load", (batch, end - batch), self._dispatcher.load(batch, end - batch))
 
     def _load_done(self, event: Event) -> None:
-        self._load(event._value)
+        self._load()
         self._carry_out()
 
-    def _loaded(self, effect: Loaded) -> None:
+    def _loaded(self) -> None:
         if self._dispatcher.ended is None:
             self._load_next()
 
@@ -197,18 +215,12 @@ class Simulator:
         target, batch = effect.target, effect.batch
         if self._faults and self._fails("target", target, batch):
             return
-        Timeout(self.env, self._times.target(target, batch), (target, batch)).callbacks.append(self._target_done)
+        Timeout(self.env, self._target_seconds(target, batch), (target, batch)).callbacks.append(self._target_done)
 
     def _target_done(self, event: Event) -> None:
         target, batch = event._value
-        answer = self._dispatcher.offer(target, batch)
-        self._record((self.env.now, "offer", (target, batch), answer))
-        self._answers.append(answer)
+        self._answer("offer", (target, batch), self._dispatcher.offer(target, batch))
         self._carry_out()
-
-    def _admitted(self, effect: Admit) -> None:
-        if self._dispatcher.ended is None:
-            self._ask(effect.target)
 
     # Drafters -------------------------------------------------------------------------------------------------------
 
@@ -217,32 +229,25 @@ class Simulator:
         desk = self._desks[drafter]
         if self._faults and (self._is_stale(effect) or self._fails("drafter", drafter, effect.batch)):
             return
-        desk.incoming.append(effect)
-        if not desk.copying:
-            self._fetch(desk)
+        if desk.copying:
+            desk.incoming.append(effect)
+        else:
+            self._fetch(desk, effect)
 
-    def _fetch(self, desk: Desk) -> None:
-        """Copy what waits at the desk, one batch at a time; what needs no copy arrives at once."""
-        while desk.incoming:
-            effect = desk.incoming[0]
-            seconds = self._copy_seconds(effect)
-            if seconds > 0:
-                desk.copying = True
-                Timeout(self.env, seconds, effect).callbacks.append(self._copied)
-                return
-            desk.incoming.popleft()
+    def _fetch(self, desk: Desk, effect: Deliver) -> None:
+        """Copy a batch to the desk; what needs no copy arrives at once."""
+        seconds = self._copy_seconds(effect) if self._transfers else 0.0
+        if seconds > 0:
+            desk.copying = True
+            Timeout(self.env, seconds, effect).callbacks.append(self._copied)
+        else:
             self._arrive(desk, effect)
 
     def _copy_seconds(self, effect: Deliver) -> float:
-        """Without a placement every take copies. Placed batches copy again only onto another drafter's device."""
-        if self._placement == "taker":
-            return 0.0
-        if self._placement == "producer":
-            reader = self._dispatcher.dispatch.lanes[effect.lane].reader
-            placed_at = effect.source % self._drafters if reader is None else reader
-            if placed_at == effect.drafter:
-                return 0.0
-        return self._times.transfer(effect.batch)
+        reader = self._dispatcher.dispatch.lanes[effect.lane].reader
+        if copies(self._placement, effect, reader, self._drafters):
+            return self._times.transfer(effect.batch)
+        return 0.0
 
     def _copied(self, event: Event) -> None:
         effect: Deliver = event._value
@@ -250,15 +255,15 @@ class Simulator:
         desk.copying = False
         if desk.dead:
             return
-        if desk.incoming and desk.incoming[0] is effect:
-            desk.incoming.popleft()
+        if self._dispatcher.is_fetching(effect.drafter, effect.batch):
             self._arrive(desk, effect)
-        self._fetch(desk)
+        while desk.incoming and not desk.copying:
+            self._fetch(desk, desk.incoming.popleft())
         self._carry_out()
 
     def _arrive(self, desk: Desk, effect: Deliver) -> None:
         drafter, batch = effect.drafter, effect.batch
-        self._record((self.env.now, "received", (drafter, batch), self._dispatcher.received(drafter, batch)))
+        self._record((self._now, "received", (drafter, batch), self._dispatcher.received(drafter, batch)))
         desk.ready.append(effect)
         if not desk.busy:
             self._compute(desk, drafter)
@@ -269,7 +274,7 @@ class Simulator:
         for effect in desk.ready:
             if effect.step == step:
                 desk.busy = True
-                seconds = self._times.drafter(drafter, effect.batch)
+                seconds = self._drafter_seconds(drafter, effect.batch)
                 Timeout(self.env, seconds, effect).callbacks.append(self._drafter_done)
                 return
 
@@ -281,18 +286,13 @@ class Simulator:
             return
         desk.ready.remove(effect)
         desk.busy = False
-        answer = self._dispatcher.computed(drafter, batch)
-        self._record((self.env.now, "computed", (drafter, batch), answer))
-        self._answers.append(answer)
+        self._answer("computed", (drafter, batch), self._dispatcher.computed(drafter, batch))
         self._carry_out()
-        if self._dispatcher.ended is None and not desk.dead:  # what the answer brought it may have crashed it
-            self._take(drafter)
-            self._carry_out()
-            if not desk.busy:
-                self._compute(desk, drafter)
+        if not desk.busy and not desk.dead and self._dispatcher.ended is None:  # the answer may have crashed it
+            self._compute(desk, drafter)
 
     def _step(self, effect: Step) -> None:
-        seconds = self._times.step(effect.step)
+        seconds = self._times.step(effect.step) if self._steps else 0.0
         if seconds > 0:
             Timeout(self.env, seconds, effect).callbacks.append(self._step_done)
         else:
@@ -306,23 +306,15 @@ class Simulator:
         if self._dispatcher.ended is not None or all(self._desks[drafter].dead for drafter in effect.drafters):
             return
         step, batches = effect.step, effect.batches
-        answer = self._dispatcher.commit(step, batches)
-        self._record((self.env.now, "commit", (step, batches), answer))
-        self._answers.append(answer)
-        self._begin_next(effect)
+        self._answer("commit", (step, batches), self._dispatcher.commit(step, batches))
+        self._begin_next(effect.drafters)
 
-    def _begin_next(self, effect: Step | Drop) -> None:
+    def _begin_next(self, drafters: Sequence[int]) -> None:
         """The next step is open: begin with what was taken ahead for it."""
-        for drafter in effect.drafters:
+        for drafter in drafters:
             desk = self._desks[drafter]
             if desk.ready and not desk.busy and not desk.dead:
                 self._compute(desk, drafter)
-
-    def _recalled(self, effect: Recall) -> None:
-        desk = self._desks[effect.drafter]
-        desk.drop(effect.batch)
-        if self._dispatcher.ended is None and not desk.dead:
-            self._take(effect.drafter)
 
     # Faults ---------------------------------------------------------------------------------------------------------
 
@@ -342,5 +334,6 @@ class Simulator:
         if role == "drafter":
             self._desks[worker].dead = True
         if fault.kind == CRASH and self._dispatcher.ended is None:
-            self._lose(role, worker)
+            name = f"{role}_lost"
+            self._answer(name, (worker,), getattr(self._dispatcher, name)(worker))
         return True

@@ -28,6 +28,16 @@ class MeasuredTimes:
         self.used: dict[str, Use] = {}
         self._tables: dict[str, RoleTable] = {}
 
+    @property
+    def has_transfers(self) -> bool:
+        """Whether copies were measured."""
+        return self.profile.transfer is not None
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether optimizer steps were measured."""
+        return self.profile.step is not None
+
     def batch_seconds(self, role: str, plan: BatchPlan, u: FloatArray) -> FloatArray:
         """Seconds of every batch, float64[count], from one uniform draw each. Raises TimingsError."""
         table = self._tables.get(role)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import nnls
 
 from dflash_sim.draws import FloatArray
 
@@ -94,6 +93,8 @@ def fit_model(shapes: Shapes, seconds: list[FloatArray]) -> TimeModel:
 
 
 def _weighted_nnls(columns: FloatArray, values: FloatArray, weights: FloatArray) -> FloatArray:
+    from scipy.optimize import nnls  # 0.4 s to import, needed for measured timings only
+
     weighted = columns * weights[:, None]
     # Columns of equal norm: slots·length is millions of times the constant.
     norms = np.linalg.norm(weighted, axis=0)

@@ -5,7 +5,6 @@ calls). Calls in, effects out: an input reports what a worker did and returns wh
 clock, no thread, no randomness; workers that must wait are kept inside, in the order they asked.
 """
 
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -26,8 +25,9 @@ from policies.effects import (
     Release,
     Step,
 )
-from policies.hop import Hop
-from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED, Ledger, ProtocolError
+from policies.errors import ProtocolError
+from policies.hop import Hop, Moves
+from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED, Ledger
 from policies.policy import Policy, Shape
 from policies.window import Window, windows
 
@@ -73,38 +73,45 @@ class Dispatcher:
         self.dispatch = Hop(dispatch, dispatch_shape, _DispatchMoves(self), bucket_of, to_come)
         self.computing = [NOTHING] * targets
         """The batch each target computes."""
-        self._bucket_of = bucket_of
+        self._bucket_of: list[int] = list(bucket_of)
         self._joint = sync != "none"
         self._partial = self._joint or accumulate > 1
         self._prefetch = prefetch
         self._max_steps = max_steps
         self._unsettled = planned
-        self._busy = bytearray(targets)
-        """1 for a target from its ask to the admission of its batch, and once it is lost."""
-        self._asks = [0] * drafters
-        """Each drafter's asks that it has not answered with a computed batch."""
-        self._source = array("i", bytes(4 * planned))
-        self._owner = array("i", bytes(4 * planned))
+        self._ready_targets: set[int] = set()
+        self._ready_drafters: set[int] = set()
+        self._supply = 0
+        """Batches that the loader has ready and the feed has not been offered yet, from `_next_load` on; while there
+        are some, the feed holds the one before them."""
+        self._next_load = 0
+        self._source: list[int] = [0] * planned
+        self._owner: list[int] = [NOTHING] * planned
         self._lane: dict[int, int] = {}
         self._out: list[Effect] = []
 
     # The loader -----------------------------------------------------------------------------------------------
 
-    def load(self, batch: int) -> list[Effect]:
-        """The loader offers the next batch to the targets; it goes on when it is answered `Loaded`."""
+    def load(self, batch: int, count: int) -> list[Effect]:
+        """The loader has `count` batches ready, numbered from `batch` on, which the feed admits as it has room.
+
+        The loader goes on when it is answered `Loaded` for the last of them.
+        """
         out = self._begin()
-        if self.feed.held or not self.feed.to_come[0]:
-            why = "waits for room for its last one" if self.feed.held else "has no more"
-            raise ProtocolError(f"the loader cannot load batch {batch}: it {why}")
-        self.feed.to_come[0] -= 1
-        self.feed.offer(LOADER, batch)
+        self._check_loader(f"load {count} from batch {batch} on")
+        if batch != self._next_load or not 0 < count <= self.feed.to_come[0]:
+            why = f"{self.feed.to_come[0]} are to come, from batch {self._next_load} on"
+            raise ProtocolError(f"the loader cannot load {count} from batch {batch} on: {why}")
+        self._supply = count
+        self._refill()
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
 
     def loader_done(self) -> list[Effect]:
-        """The loader has nothing more to offer."""
+        """The loader has nothing more to offer, and all that it had is admitted."""
         out = self._begin()
+        self._check_loader("be done")
         if self.feed.to_come[0]:
             self._forget_unloaded()
         self._settle()
@@ -112,19 +119,19 @@ class Dispatcher:
 
     # Targets --------------------------------------------------------------------------------------------------
 
-    def ask(self, target: int) -> list[Effect]:
-        """The target is free and asks for a batch to compute."""
+    def target_ready(self, target: int) -> list[Effect]:
+        """The target has started: from now on it asks for a batch whenever it has none in hand."""
         out = self._begin()
-        if self._busy[target]:
-            raise ProtocolError(f"target {target} asked for a batch while it is lost, waits, computes or holds one")
-        self._busy[target] = 1
-        self.feed.take(target)
+        if target in self._ready_targets or target not in self.targets:
+            raise ProtocolError(f"target {target} is ready for the second time, or lost")
+        self._ready_targets.add(target)
+        self._ask(target)
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
 
     def offer(self, target: int, batch: int) -> list[Effect]:
-        """The target has computed the batch's hidden states; it asks again once they are admitted."""
+        """The target has computed the batch's hidden states; once they are admitted it asks for the next."""
         out = self._begin()
         if self.computing[target] != batch:
             raise ProtocolError(f"target {target} offered batch {batch}, but computes {self.computing[target]}")
@@ -143,23 +150,22 @@ class Dispatcher:
         if target not in self.targets:
             raise ProtocolError(f"target {target} was lost before")
         self.targets.remove(target)
-        self._busy[target] = 1
         self.feed.lose_consumer(target)
         self._recompute_all_of(target)
-        self.feed.serve()
-        self.dispatch.serve()
+        self._serve()
         self._settle()
         return out
 
     # Drafters -------------------------------------------------------------------------------------------------
 
-    def take(self, drafter: int) -> list[Effect]:
-        """The drafter has room for one more batch."""
+    def drafter_ready(self, drafter: int) -> list[Effect]:
+        """The drafter has started: from now on it asks for more while it has fewer than 1 + prefetch to compute."""
         out = self._begin()
-        if drafter not in self.dispatch.consumers or self._asks[drafter] > self._prefetch:
-            raise ProtocolError(f"drafter {drafter} asked while it is lost or has {1 + self._prefetch} asks open")
-        self._asks[drafter] += 1
-        self.dispatch.take(drafter)
+        if drafter in self._ready_drafters or drafter not in self.dispatch.consumers:
+            raise ProtocolError(f"drafter {drafter} is ready for the second time, or lost")
+        self._ready_drafters.add(drafter)
+        for _ in range(1 + self._prefetch):
+            self.dispatch.take(drafter)
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
@@ -173,15 +179,14 @@ class Dispatcher:
         return out
 
     def computed(self, drafter: int, batch: int) -> list[Effect]:
-        """The drafter has the gradients of a micro-batch of its open step."""
+        """The drafter has the gradients of a micro-batch of its open step, and room for another batch."""
         out = self._begin()
         if self.ledger.place(batch) != RECEIVED:
             raise ProtocolError(f"drafter {drafter} computed batch {batch}, which it has not received")
         window = self.windows[drafter]
-        complete = window.compute(drafter, batch)
-        self._asks[drafter] -= 1
-        if complete:
+        if window.compute(drafter, batch):
             self._join(window, drafter)
+        self.dispatch.take(drafter)
         if self._partial or self.dispatch.declined:
             self._settle()
         return out
@@ -216,8 +221,7 @@ class Dispatcher:
         for batch in reversed(window.applying):
             self._recompute(batch, RECEIVED, -1)
         self._drop(window)
-        self.feed.serve()
-        self.dispatch.serve()
+        self._serve()
         self._settle()
         return out
 
@@ -239,8 +243,7 @@ class Dispatcher:
             self._end("worker_lost")
             return out
         self._close_ranks(window)
-        self.feed.serve()
-        self.dispatch.serve()
+        self._serve()
         self._settle()
         return out
 
@@ -289,21 +292,43 @@ class Dispatcher:
         self.ended = reason
         self._out.append(End(reason))
 
+    def _ask(self, target: int) -> None:
+        self.feed.take(target)
+        if self._supply:
+            self._refill()
+
+    def _refill(self) -> None:
+        """Offer the feed what the loader has ready, until one must wait for room."""
+        feed = self.feed
+        while self._supply and not feed.held:
+            batch = self._next_load
+            self._next_load += 1
+            self._supply -= 1
+            feed.to_come[0] -= 1
+            feed.offer(LOADER, batch)
+
+    def _serve(self) -> None:
+        """After a loss: whoever waits may find something."""
+        self.feed.serve()
+        self._refill()
+        self.dispatch.serve()
+
     def assigned(self, target: int, batch: int, lane: int) -> None:
         """The feed gives the target a batch."""
         self.ledger.move(batch, FEED, TARGET)
         self.computing[target] = batch
         self._out.append(Assign(target, batch, lane))
 
-    def loaded(self, loader: int, batch: int, lane: int) -> None:
+    def loaded(self, batch: int, lane: int) -> None:
         """The feed admits the loader's batch."""
-        self._out.append(Loaded(batch, lane))
+        if not self._supply:
+            self._out.append(Loaded(batch, lane))
 
     def admitted(self, target: int, batch: int, lane: int) -> None:
         """A lane admits the hidden states."""
         self.ledger.move(batch, HELD, STAGED)
-        self._busy[target] = 0
         self._out.append(Admit(target, batch, lane))
+        self._ask(target)
 
     def delivered(self, drafter: int, batch: int, lane: int) -> None:
         """A lane gives the drafter a batch."""
@@ -327,6 +352,10 @@ class Dispatcher:
             state = "being applied" if window.stepping else "open"
             raise ProtocolError(f"step {step} is not being applied: step {window.step} is {state}")
         return window
+
+    def _check_loader(self, act: str) -> None:
+        if self._supply or self.feed.held:
+            raise ProtocolError(f"the loader cannot {act}: the feed has not admitted the last batch it had ready")
 
     def _check_owner(self, drafter: int, batch: int) -> None:
         if self._owner[batch] != drafter:
@@ -410,7 +439,7 @@ class Dispatcher:
     def _forget_unloaded(self) -> None:
         """The loader ends early: nothing waits any more for the batches that it never loaded."""
         feed = self.feed
-        loaded = {batch for lane in feed.lanes for batch in lane.waiting} | {batch for _, batch, _ in feed.held}
+        loaded = {batch for lane in feed.lanes for batch in lane.waiting}
         for batch in self.ledger.at(FEED):
             if batch not in loaded:
                 self.dispatch.to_come[self._bucket_of[batch]] -= 1
@@ -455,10 +484,10 @@ class Dispatcher:
     def _recall(self, batch: int) -> None:
         drafter = self._owner[batch]
         window = self.windows[drafter]
-        self._asks[drafter] -= 1
         complete = window.forget(drafter, batch)
         self._recompute(batch, TAKEN, drafter)
         self._out.append(Recall(drafter, batch))
+        self.dispatch.wait(drafter)  # not served before all that the target had is in the feed again
         if complete and not window.empty():
             self._join(window, drafter)
         self._drop_void(window)
@@ -471,13 +500,17 @@ class Dispatcher:
             self._out.append(Lose(lost))
 
 
-class _FeedMoves:
+class _FeedMoves(Moves):
     """The feed hop's moves: batches go to targets, which may always take."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self.admitted = dispatcher.loaded
-        self.delivered = dispatcher.assigned
+
+    def admitted(self, producer: int, batch: int, lane: int) -> None:
+        self._dispatcher.loaded(batch, lane)
+
+    def delivered(self, consumer: int, batch: int, lane: int) -> None:
+        self._dispatcher.assigned(consumer, batch, lane)
 
     def may_take(self, consumer: int) -> bool:
         return True
@@ -495,14 +528,18 @@ class _FeedMoves:
         return () if self._dispatcher.feed.held else self.open_producers()
 
 
-class _DispatchMoves:
+class _DispatchMoves(Moves):
     """The hidden-state hop's moves: batches go to drafters, which take as their window allows."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
-        self.admitted = dispatcher.admitted
-        self.delivered = dispatcher.delivered
         self._windows = dispatcher.windows
+
+    def admitted(self, producer: int, batch: int, lane: int) -> None:
+        self._dispatcher.admitted(producer, batch, lane)
+
+    def delivered(self, consumer: int, batch: int, lane: int) -> None:
+        self._dispatcher.delivered(consumer, batch, lane)
 
     def may_take(self, consumer: int) -> bool:
         return self._windows[consumer].may_take(consumer)

@@ -1,146 +1,204 @@
 """What the dispatcher answers: named effects that a driver carries out, in order.
 
-Effects are immutable by type (the checker refuses assignments) but not at run time: a frozen dataclass costs
-2.7 times as much to build, and several are built for every batch.
+Effects are immutable: their attributes are `Final`, so the type checker refuses assignments. They are plain classes
+rather than frozen dataclasses because several are made for every batch, and a frozen dataclass costs 2.7 times as much
+to make (and its constructor stays interpreted where the rest is compiled).
 """
 
-from dataclasses import dataclass
-from typing import Any, dataclass_transform
+from typing import Final
 
 
-@dataclass_transform(frozen_default=True, eq_default=True)
-def effect(cls: type) -> Any:
-    """A slotted dataclass that the type checker treats as frozen."""
-    return dataclass(slots=True, eq=True)(cls)
+class _Effect:
+    """Equality and text by the fields, in the order of the constructor."""
+
+    __slots__ = ()
+
+    def values(self) -> tuple[object, ...]:
+        """The values of the fields, in order."""
+        names: tuple[str, ...] = type(self).__match_args__  # type: ignore[attr-defined]
+        return tuple([getattr(self, name) for name in names])
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, _Effect) and self.values() == other.values()
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.values()))
+
+    def __repr__(self) -> str:
+        names: tuple[str, ...] = type(self).__match_args__  # type: ignore[attr-defined]
+        fields = ", ".join([f"{name}={getattr(self, name)!r}" for name in names])
+        return f"{type(self).__name__}({fields})"
 
 
-@effect
-class Loaded:
-    """The feed admitted the loader's batch to `lane`; the loader may go on."""
+class Loaded(_Effect):
+    """The feed admitted the last batch that the loader had ready, to `lane`; the loader may go on."""
 
-    batch: int
-    lane: int
+    __slots__ = ("batch", "lane")
+    __match_args__ = ("batch", "lane")
+
+    def __init__(self, batch: int, lane: int) -> None:
+        self.batch: Final = batch
+        self.lane: Final = lane
 
 
-@effect
-class Assign:
+class Assign(_Effect):
     """The target is to compute the hidden states of `batch`."""
 
-    target: int
-    batch: int
-    lane: int
+    __slots__ = ("target", "batch", "lane")
+    __match_args__ = ("target", "batch", "lane")
+
+    def __init__(self, target: int, batch: int, lane: int) -> None:
+        self.target: Final = target
+        self.batch: Final = batch
+        self.lane: Final = lane
 
 
-@effect
-class Admit:
-    """The hidden states that the target holds now wait in `lane`; the target may ask for its next batch."""
+class Admit(_Effect):
+    """The hidden states that the target holds now wait in `lane`; the target asks for its next batch."""
 
-    target: int
-    batch: int
-    lane: int
+    __slots__ = ("target", "batch", "lane")
+    __match_args__ = ("target", "batch", "lane")
+
+    def __init__(self, target: int, batch: int, lane: int) -> None:
+        self.target: Final = target
+        self.batch: Final = batch
+        self.lane: Final = lane
 
 
-@effect
-class Deliver:
+class Deliver(_Effect):
     """The drafter is to fetch `batch` from target `source` and train on it as a micro-batch of `step`.
 
     `closes`: it completes the drafter's part of the step, which may join as soon as it has computed it.
     """
 
-    drafter: int
-    batch: int
-    lane: int
-    source: int
-    step: int
-    closes: bool
+    __slots__ = ("drafter", "batch", "lane", "source", "step", "closes")
+    __match_args__ = ("drafter", "batch", "lane", "source", "step", "closes")
+
+    def __init__(self, drafter: int, batch: int, lane: int, source: int, step: int, closes: bool) -> None:
+        self.drafter: Final = drafter
+        self.batch: Final = batch
+        self.lane: Final = lane
+        self.source: Final = source
+        self.step: Final = step
+        self.closes: Final = closes
 
 
-@effect
-class Release:
+class Release(_Effect):
     """The hidden states of `batch` have arrived: the target may use their memory again."""
 
-    target: int
-    batch: int
+    __slots__ = ("target", "batch")
+    __match_args__ = ("target", "batch")
+
+    def __init__(self, target: int, batch: int) -> None:
+        self.target: Final = target
+        self.batch: Final = batch
 
 
-@effect
-class Flush:
+class Flush(_Effect):
     """No more micro-batches of `step` for this drafter: it joins with what it has, be it nothing."""
 
-    drafter: int
-    step: int
+    __slots__ = ("drafter", "step")
+    __match_args__ = ("drafter", "step")
+
+    def __init__(self, drafter: int, step: int) -> None:
+        self.drafter: Final = drafter
+        self.step: Final = step
 
 
-@effect
-class Join:
+class Join(_Effect):
     """The drafter's part of `step` is computed; it waits for the other drafters."""
 
-    drafter: int
-    step: int
+    __slots__ = ("drafter", "step")
+    __match_args__ = ("drafter", "step")
+
+    def __init__(self, drafter: int, step: int) -> None:
+        self.drafter: Final = drafter
+        self.step: Final = step
 
 
-@effect
-class Step:
+class Step(_Effect):
     """Every live drafter of the step has joined: it may be applied, then committed with these batches."""
 
-    step: int
-    drafters: tuple[int, ...]
-    batches: tuple[int, ...]
+    __slots__ = ("step", "drafters", "batches")
+    __match_args__ = ("step", "drafters", "batches")
+
+    def __init__(self, step: int, drafters: tuple[int, ...], batches: tuple[int, ...]) -> None:
+        self.step: Final = step
+        self.drafters: Final = drafters
+        self.batches: Final = batches
 
 
-@effect
-class Drop:
+class Drop(_Effect):
     """The step cannot be applied: its drafters forget their gradients and go on with the group's next step."""
 
-    step: int
-    drafters: tuple[int, ...]
+    __slots__ = ("step", "drafters")
+    __match_args__ = ("step", "drafters")
+
+    def __init__(self, step: int, drafters: tuple[int, ...]) -> None:
+        self.step: Final = step
+        self.drafters: Final = drafters
 
 
-@effect
-class PutBack:
+class PutBack(_Effect):
     """`batch`, taken but not received by a lost drafter, waits in its lane again."""
 
-    batch: int
-    lane: int
-    drafter: int
+    __slots__ = ("batch", "lane", "drafter")
+    __match_args__ = ("batch", "lane", "drafter")
+
+    def __init__(self, batch: int, lane: int, drafter: int) -> None:
+        self.batch: Final = batch
+        self.lane: Final = lane
+        self.drafter: Final = drafter
 
 
-@effect
-class Recompute:
+class Recompute(_Effect):
     """The hidden states of `batch` are gone: it waits in the feed again. `place` says where it was lost.
 
     `lane` is the hidden-state lane it waited in, or -1; `worker` the target or drafter that had it, or -1.
     """
 
-    batch: int
-    place: int
-    lane: int
-    worker: int
+    __slots__ = ("batch", "place", "lane", "worker")
+    __match_args__ = ("batch", "place", "lane", "worker")
+
+    def __init__(self, batch: int, place: int, lane: int, worker: int) -> None:
+        self.batch: Final = batch
+        self.place: Final = place
+        self.lane: Final = lane
+        self.worker: Final = worker
 
 
-@effect
-class Recall:
-    """The source died before `batch` was received: the drafter forgets it and may take again.
+class Recall(_Effect):
+    """The source died before `batch` was received: the drafter forgets it, and asks for another.
 
     It may have been the one that closed the drafter's part of a step; what was taken ahead keeps its own step.
     """
 
-    drafter: int
-    batch: int
+    __slots__ = ("drafter", "batch")
+    __match_args__ = ("drafter", "batch")
+
+    def __init__(self, drafter: int, batch: int) -> None:
+        self.drafter: Final = drafter
+        self.batch: Final = batch
 
 
-@effect
-class Lose:
+class Lose(_Effect):
     """These batches were trained only into weights that nobody holds any more."""
 
-    batches: tuple[int, ...]
+    __slots__ = ("batches",)
+    __match_args__ = ("batches",)
+
+    def __init__(self, batches: tuple[int, ...]) -> None:
+        self.batches: Final = batches
 
 
-@effect
-class End:
+class End(_Effect):
     """Every worker ends now, for this reason (a stop reason of the summary)."""
 
-    reason: str
+    __slots__ = ("reason",)
+    __match_args__ = ("reason",)
+
+    def __init__(self, reason: str) -> None:
+        self.reason: Final = reason
 
 
 Effect = (

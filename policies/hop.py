@@ -6,31 +6,41 @@ who may take and is told, through `Moves`, of every batch that moves. Ties go by
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Protocol
 
-from policies.policy import WAIT, LaneSpec, Layout, Policy, PolicyError, Shape
+from policies.errors import PolicyError
+from policies.policy import WAIT, LaneSpec, Layout, Policy, Shape
 
 
-class Moves(Protocol):
+class Moves:
     """Who is told of what moves through a hop, and who decides whether a consumer may take now."""
 
-    def admitted(self, producer: int, batch: int, lane: int) -> None: ...
+    def admitted(self, producer: int, batch: int, lane: int) -> None:
+        """A lane admits the producer's batch."""
+        raise NotImplementedError
 
-    def delivered(self, consumer: int, batch: int, lane: int) -> None: ...
+    def delivered(self, consumer: int, batch: int, lane: int) -> None:
+        """The consumer gets the batch."""
+        raise NotImplementedError
 
-    def may_take(self, consumer: int) -> bool: ...
+    def may_take(self, consumer: int) -> bool:
+        """Whether the consumer may be given a batch now."""
+        raise NotImplementedError
 
-    def window_buckets(self, consumer: int) -> frozenset[int]: ...
+    def window_buckets(self, consumer: int) -> frozenset[int]:
+        """The buckets that the step of the consumer's next take holds already."""
+        raise NotImplementedError
 
-    def window_room(self, consumer: int) -> int: ...
+    def window_room(self, consumer: int) -> int:
+        """How many places that step has left."""
+        raise NotImplementedError
 
     def open_producers(self) -> Iterable[int]:
         """Those that may still make an offer."""
-        ...
+        raise NotImplementedError
 
     def arriving(self) -> Iterable[int]:
         """Those of them whose next offer comes although no consumer takes anything."""
-        ...
+        raise NotImplementedError
 
 
 class Lane:
@@ -73,8 +83,6 @@ class Hop:
         self.declined = False
         """Whether the policy let a consumer wait although it could take: it must be asked again."""
         self._moves = moves
-        # Bound once: these are called for every batch.
-        self._admitted, self._delivered, self._may_take = moves.admitted, moves.delivered, moves.may_take
         self._bucket_of = bucket_of
         self._orphans: list[int] = []
 
@@ -103,7 +111,7 @@ class Hop:
         lane = self.lane_for(producer, batch)
         if self._fits(lane):
             self.lanes[lane].waiting.append(batch)
-            self._admitted(producer, batch, lane)
+            self._moves.admitted(producer, batch, lane)
         elif not self._hand_over(producer, batch, lane):
             self.held.append((producer, batch, lane))
         if self.waiting:
@@ -115,6 +123,10 @@ class Hop:
             self.waiting.append(consumer)
         if self.held:
             self.serve()
+
+    def wait(self, consumer: int) -> None:
+        """A consumer asks for one batch, and is served with all the others by the next `serve`."""
+        self.waiting.append(consumer)
 
     def serve(self) -> None:
         """Deliver and admit until nothing more can move."""
@@ -210,7 +222,7 @@ class Hop:
             if self._fits(lane):
                 del self.held[index]
                 self.lanes[lane].waiting.append(batch)
-                self._admitted(producer, batch, lane)
+                self._moves.admitted(producer, batch, lane)
                 return True
             if self._hand_over(producer, batch, lane):
                 del self.held[index]
@@ -224,30 +236,30 @@ class Hop:
             return False
         lane.waiting.append(batch)
         for consumer in self.waiting:
-            chosen = self._choose(consumer) if self._may_take(consumer) else WAIT
+            chosen = self._choose(consumer) if self._moves.may_take(consumer) else WAIT
             if chosen == WAIT:
                 continue
             self.waiting.remove(consumer)
             if chosen == index:
-                self._admitted(producer, batch, index)
-                self._delivered(consumer, lane.waiting.popleft(), index)
+                self._moves.admitted(producer, batch, index)
+                self._moves.delivered(consumer, lane.waiting.popleft(), index)
                 return True
             lane.waiting.pop()  # an answer is always carried out: the batch waits for another consumer
-            self._delivered(consumer, self.lanes[chosen].waiting.popleft(), chosen)
+            self._moves.delivered(consumer, self.lanes[chosen].waiting.popleft(), chosen)
             return self._hand_over(producer, batch, index)
         lane.waiting.pop()
         return False
 
     def _serve_one(self, consumer: int) -> bool:
         """Deliver to the consumer, if it may take and finds something."""
-        if not self._may_take(consumer):
+        if not self._moves.may_take(consumer):
             return False
         lane = self._choose(consumer)
         if lane == WAIT:
             if not self.declined:
                 self.declined = any([lane.waiting and lane.read_by(consumer) for lane in self.lanes])
             return False
-        self._delivered(consumer, self.lanes[lane].waiting.popleft(), lane)
+        self._moves.delivered(consumer, self.lanes[lane].waiting.popleft(), lane)
         return True
 
     def _choose(self, consumer: int) -> int:

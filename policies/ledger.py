@@ -6,6 +6,8 @@ after a loss. Only the dispatcher moves batches.
 
 from typing import Final
 
+from policies.errors import ProtocolError
+
 FEED: Final = 0
 """Not given to a target yet (or to be computed again)."""
 TARGET: Final = 1
@@ -30,10 +32,6 @@ MOVES: Final = frozenset({
     (TARGET, FEED), (HELD, FEED), (STAGED, FEED), (TAKEN, FEED), (RECEIVED, FEED),
     (TAKEN, STAGED), (TRAINED, LOST),
 })
-
-
-class ProtocolError(AssertionError):
-    """A driver reported something that cannot have happened: a fault of the driver, never of a user."""
 
 
 class Ledger:
@@ -63,4 +61,9 @@ class Ledger:
 
     def at(self, place: int) -> list[int]:
         """The batches at a place, in order of their numbers."""
-        return [batch for batch, code in enumerate(self._place) if code == place]
+        found = []
+        batch = self._place.find(place)
+        while batch >= 0:
+            found.append(batch)
+            batch = self._place.find(place, batch + 1)
+        return found

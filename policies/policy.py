@@ -12,10 +12,6 @@ WAIT: Final = -1
 """A policy's answer "nothing here for this consumer yet". Answering WAIT must not change the policy's state."""
 
 
-class PolicyError(ValueError):
-    """A policy broke a rule of the dispatcher; the message names the policy, what it answered and the rule."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Shape:
     """What a policy may know of its hop when it lays out the lanes."""

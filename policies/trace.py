@@ -9,10 +9,12 @@ holds the k-th item of each list, and `extra` counts the rows of the event that 
 kind `commit` name every trained batch once, with its step.
 """
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
 from policies.effects import (
@@ -45,6 +47,14 @@ REASONS: Final = ("data_exhausted", "max_steps", "at_s", "interrupted", "deadloc
 
 _LISTS: Final = frozenset({"drafters", "batches"})
 _EXTRA: Final = COLUMNS.index("extra")
+
+
+class TraceError(ValueError):
+    """A file that cannot be used as a trace; the message names the file, what is wrong and the remedy."""
+
+    def __init__(self, path: str | os.PathLike[str], wrong: str, remedy: str) -> None:
+        super().__init__(f"{os.fspath(path)}: {wrong}: {remedy}")
+        self.path = Path(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +99,12 @@ def _effect(effect: type, name: str, **columns: str) -> Kind:
 
 
 KINDS: Final = (
-    _input("load", batch="batch"),
+    _input("load", batch="batch", count="extra"),
     _input("loader_done"),
-    _input("ask", target="worker"),
+    _input("target_ready", target="worker"),
     _input("offer", target="worker", batch="batch"),
     _input("target_lost", target="worker"),
-    _input("take", drafter="worker"),
+    _input("drafter_ready", drafter="worker"),
     _input("received", drafter="worker", batch="batch"),
     _input("computed", drafter="worker", batch="batch"),
     _input("commit", step="step", batches="batch"),

@@ -7,7 +7,7 @@ step that it was delivered for: a step that cannot be applied is dropped, and th
 
 from collections.abc import Iterable
 
-from policies.ledger import ProtocolError
+from policies.errors import ProtocolError
 
 
 class Part:

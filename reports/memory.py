@@ -8,7 +8,7 @@ memory outlives its worker in these books, as the lane of a lost drafter does. N
 while it computes. All figures are whole bytes.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, Protocol, TypedDict
 
 import numpy as np
@@ -214,7 +214,7 @@ class MemoryMeter:
             ),
         )
 
-    def observe(self, exchanges: Iterable[Exchange]) -> None:
+    def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges, in order. Peaks are judged after each, not between two effects of one answer."""
         for _, name, arguments, answer in exchanges:
             if name == "offer":

@@ -6,14 +6,14 @@ run and never fall.
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from policies.effects import (
     Admit,
     Assign,
     Deliver,
     Drop,
+    Effect,
     End,
     Join,
     Loaded,
@@ -45,34 +45,38 @@ class Work(Protocol):
     def length(self) -> Sequence[int]: ...
 
 
-@dataclass(slots=True)
 class WorkerMeter:
     """One worker's time by state, and what it completed."""
 
-    name: str
-    role: str
-    seconds: list[float] = field(default_factory=lambda: [0.0] * len(STATES))
-    """Seconds in each of `STATES`."""
-    state: int = STARVED
-    since: float = 0.0
-    end: float | None = None
-    batches: int = 0
-    tokens: int = 0
-    first_done: float | None = None
-    """When its first batch was complete."""
-    first_working: float = 0.0
-    """Busy and transfer seconds until then: compilation and warm-up, left out of its solo rate."""
-    first_tokens: int = 0
-    hand: int = 0
-    """Drafters: batches delivered and not computed."""
-    ready: int = 0
-    """Drafters: those of them that have arrived."""
-    lost: bool = False
+    def __init__(self, name: str, role: str) -> None:
+        self.name = name
+        self.role = role
+        self.seconds: list[float] = [0.0] * len(STATES)
+        """Seconds in each of `STATES`."""
+        self.state = STARVED
+        self.since = 0.0
+        self.end: float | None = None
+        self.lost = False
+        self.batches = 0
+        self.tokens = 0
+        self.first_working = 0.0
+        """Busy and transfer seconds until its first batch was complete: compilation, left out of its solo rate."""
+        self.first_tokens = 0
+        self.hand = 0
+        """Drafters: batches delivered and not computed."""
+        self.ready = 0
+        """Drafters: those of them that have arrived."""
+        self.ended: Callable[[int, float, float], None] | None = None
+        """Told of every span of one state that takes time: the state, its start and its end."""
 
     def turn(self, now: float, state: int) -> None:
         """Change the state."""
-        self.seconds[self.state] += now - self.since
-        self.since = now
+        since = self.since
+        if now > since:
+            self.seconds[self.state] += now - since
+            if self.ended is not None:
+                self.ended(self.state, since, now)
+            self.since = now
         self.state = state
 
     def close(self, now: float) -> None:
@@ -83,30 +87,34 @@ class WorkerMeter:
 
     def complete(self, tokens: int) -> None:
         """One more batch is done; the worker's state has just turned."""
-        self.batches += 1
-        self.tokens += tokens
-        if self.first_done is None:
-            self.first_done = self.since
+        if not self.batches:
             self.first_working = self.seconds[BUSY] + self.seconds[TRANSFER]
             self.first_tokens = tokens
+        self.batches += 1
+        self.tokens += tokens
 
 
-@dataclass(slots=True)
 class LaneMeter:
     """Depth of one lane over time."""
 
-    name: str
-    capacity: int
-    depth: int = 0
-    area: float = 0.0
-    """Integral of the depth, batches × seconds."""
-    since: float = 0.0
-    most: int = 0
+    def __init__(self, name: str, capacity: int) -> None:
+        self.name = name
+        self.capacity = capacity
+        self.depth = 0
+        self.area = 0.0
+        """Integral of the depth, batches × seconds."""
+        self.since = 0.0
+        self.most = 0
+        self.changed: Callable[[float, int], None] | None = None
+        """Told of the time and the depth at the end of every instant in which it changed."""
 
     def change(self, now: float, by: int) -> None:
         """Batches entered or left."""
-        self.area += self.depth * (now - self.since)
-        self.since = now
+        if now > self.since:
+            self.area += self.depth * (now - self.since)
+            if self.changed is not None:
+                self.changed(self.since, self.depth)
+            self.since = now
         self.depth += by
         if self.depth > self.most:
             self.most = self.depth
@@ -141,47 +149,69 @@ class Metrics:
         self.windows = self.mixed_windows = self.bucket_sum = 0
         self.window_lengths = array("d")
         """Mean length of each window, in order of the commits."""
-        self.owner = array("i", bytes(4 * self.planned))
+        self.owner: list[int] = [0] * self.planned
         """The drafter each batch was delivered to last."""
         self.trained_by = [[0, 0] for _ in self.drafters]
         """Batches and tokens that each drafter trained."""
-        self._tokens, self._bucket, self._length = work.tokens, work.bucket, work.length
+        # Lists, which index faster than any other sequence.
+        self._tokens: list[int] = list(work.tokens)
+        self._bucket: list[int] = list(work.bucket)
+        self._length: list[int] = list(work.length)
         self._loader_since = 0.0
         self._members: dict[int, tuple[int, ...]] = {}
-        self._inputs: dict[str, Callable[..., None]] = {
-            "load": self._load,
-            "offer": self._offer,
-            "received": self._received,
-            "computed": self._computed,
-            "commit": self._commit,
-            "target_lost": self._target_lost,
-            "drafter_lost": self._drafter_lost,
-        }
-        self._effects: dict[type, Callable[[float, Any], None]] = {
-            Loaded: self._loaded,
-            Assign: self._assign,
-            Admit: self._admit,
-            Deliver: self._deliver,
-            Join: self._join,
-            Step: self._step,
-            Drop: self._drop,
-            PutBack: self._put_back,
-            Recompute: self._recompute,
-            Recall: self._recall,
-            Lose: self._lose,
-            End: self._end,
-        }
 
-    def observe(self, exchanges: Iterable[Exchange]) -> None:
+    def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges, in order."""
-        inputs, effects = self._inputs, self._effects
         for now, name, arguments, answer in exchanges:
-            if name in inputs:
-                inputs[name](now, *arguments)
+            if name == "offer":
+                self._offer(now, arguments[0], arguments[1])
+            elif name == "received":
+                self._received(now, arguments[0])
+            elif name == "computed":
+                self._computed(now, arguments[0], arguments[1])
+            elif name == "commit":
+                self._commit(now, arguments[0], arguments[1])
+            elif name == "load":
+                self._load(now, arguments[0], arguments[1])
+            elif name == "target_lost":
+                self._lost(now, self.targets[arguments[0]])
+            elif name == "drafter_lost":
+                self._lost(now, self.drafters[arguments[0]])
             for effect in answer:
-                handler = effects.get(type(effect))
-                if handler is not None:
-                    handler(now, effect)
+                self._effect(now, effect)
+
+    def _effect(self, now: float, effect: Effect) -> None:
+        """Apply one effect; the most frequent ones come first."""
+        if isinstance(effect, Deliver):
+            self._deliver(now, effect)
+        elif isinstance(effect, Admit):
+            self._admit(now, effect)
+        elif isinstance(effect, Assign):
+            self._assign(now, effect)
+        elif isinstance(effect, Loaded):
+            self._loader_since = now
+        elif isinstance(effect, Step):
+            self._step(now, effect)
+        else:
+            self._rare_effect(now, effect)
+
+    def _rare_effect(self, now: float, effect: Effect) -> None:
+        match effect:
+            case Join():
+                self.drafters[effect.drafter].turn(now, SYNC)
+            case Drop():
+                self._drop(now, effect)
+            case PutBack():
+                self._put_back(now, effect)
+            case Recompute():
+                self._recompute(now, effect)
+            case Recall():
+                self._recall(now, effect)
+            case Lose():
+                self._lose(effect)
+            case End():
+                self.ended = effect.reason
+                self.finish(now)
 
     def finish(self, now: float) -> None:
         """The run is over (also without `End`, when it hangs): every worker's life ends by now."""
@@ -196,10 +226,10 @@ class Metrics:
 
     # Inputs ---------------------------------------------------------------------------------------------------
 
-    def _load(self, now: float, batch: int) -> None:
-        """The loader has a batch ready."""
+    def _load(self, now: float, batch: int, count: int) -> None:
+        """The loader has batches ready."""
         self.loader_busy += now - self._loader_since
-        self.loaded_tokens += self._tokens[batch]
+        self.loaded_tokens += sum(self._tokens[batch : batch + count])
 
     def _offer(self, now: float, target: int, batch: int) -> None:
         """A target computed a batch."""
@@ -211,7 +241,7 @@ class Metrics:
         if self.outstanding > self.max_outstanding:
             self.max_outstanding = self.outstanding
 
-    def _received(self, now: float, drafter: int, batch: int) -> None:
+    def _received(self, now: float, drafter: int) -> None:
         """The hidden states arrived at the drafter, which computes as soon as it is free."""
         meter = self.drafters[drafter]
         meter.ready += 1
@@ -245,20 +275,12 @@ class Metrics:
         for drafter in self._members.pop(step):
             self._resume(now, self.drafters[drafter])
 
-    def _target_lost(self, now: float, target: int) -> None:
-        """A target is gone."""
-        self.targets[target].close(now)
-        self.targets[target].lost = True
-
-    def _drafter_lost(self, now: float, drafter: int) -> None:
-        """A drafter is gone."""
-        self.drafters[drafter].close(now)
-        self.drafters[drafter].lost = True
+    def _lost(self, now: float, meter: WorkerMeter) -> None:
+        """A worker is gone."""
+        meter.close(now)
+        meter.lost = True
 
     # Effects ------------------------------------------------------------------------------------------------
-
-    def _loaded(self, now: float, effect: Loaded) -> None:
-        self._loader_since = now
 
     def _assign(self, now: float, effect: Assign) -> None:
         self.targets[effect.target].turn(now, BUSY)
@@ -281,9 +303,6 @@ class Metrics:
         meter.hand += 1
         if meter.state == STARVED:
             meter.turn(now, TRANSFER)
-
-    def _join(self, now: float, effect: Join) -> None:
-        self.drafters[effect.drafter].turn(now, SYNC)
 
     def _step(self, now: float, effect: Step) -> None:
         self._members[effect.step] = effect.drafters
@@ -315,16 +334,12 @@ class Metrics:
         if meter.state == TRANSFER and not meter.hand:
             meter.turn(now, STARVED)
 
-    def _lose(self, now: float, effect: Lose) -> None:
+    def _lose(self, effect: Lose) -> None:
         for batch in effect.batches:
             self.place[batch] = LOST
             by = self.trained_by[self.owner[batch]]
             by[0] -= 1
             by[1] -= self._tokens[batch]
-
-    def _end(self, now: float, effect: End) -> None:
-        self.ended = effect.reason
-        self.finish(now)
 
     # Inside ---------------------------------------------------------------------------------------------------
 

@@ -4,12 +4,11 @@ A driver appends one `Exchange` for every input to `Log.pending` and flushes now
 Metrics, memory and traces are observers; a trace file is the same stream, stored.
 """
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from policies.effects import Effect
 
-Exchange = tuple[float, str, tuple[Any, ...], Sequence[Effect]]
+Exchange = tuple[float, str, tuple[Any, ...], list[Effect]]
 """(seconds from the start, name of the dispatcher's method, its arguments, its answer); a plain tuple because several
 are made for every batch. The answer must not be changed afterwards."""
 
@@ -17,7 +16,7 @@ are made for every batch. The answer must not be changed afterwards."""
 class Observer(Protocol):
     """Whoever watches a run."""
 
-    def observe(self, exchanges: Sequence[Exchange]) -> None:
+    def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges, in the order they happened; their times never fall."""
         ...
 

@@ -1,13 +1,14 @@
 """Exports a trace as Chrome JSON, for ui.perfetto.dev: what every worker did when, and how full the lanes were.
 
-The states are the accumulator's own: its meters are replaced by ones that also report each change, so a picture can
+The states are the accumulator's own: its meters report each change, so a picture can
 never disagree with the summary. Events are written as they are found; the file may be larger than memory.
 """
 
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TextIO
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.trace import CODE
-from reports.metrics import BLOCKED, BUSY, STATES, TRANSFER, LaneMeter, Metrics, WorkerMeter
+from reports.metrics import BLOCKED, BUSY, STATES, TRANSFER, Metrics, WorkerMeter
 from reports.observer import Exchange
 from reports.tracefile import Trace, feed
 
@@ -74,39 +75,6 @@ def _named(what: str, pid: int, tid: int, name: str, order: int) -> list[dict[st
     ]
 
 
-class _Worker(WorkerMeter):
-    """A worker's meter that reports each span of one state when it ends."""
-
-    __slots__ = ("ended",)
-    ended: Callable[[int, float, float], None]
-    """Called with the state and the span's start and end [s]."""
-
-    def turn(self, now: float, state: int) -> None:
-        if now > self.since:
-            self.ended(self.state, self.since, now)
-        WorkerMeter.turn(self, now, state)
-
-
-class _Lane(LaneMeter):
-    """A lane's meter that reports the depth at the end of each instant in which it changed."""
-
-    __slots__ = ("changed", "shown")
-    changed: Callable[[float, int], None]
-    """Called with the time [s] and the depth."""
-    shown: int
-
-    def change(self, now: float, by: int) -> None:
-        if now > self.since:
-            self.show()
-        LaneMeter.change(self, now, by)
-
-    def show(self) -> None:
-        """Report the depth, unless it is the one reported last."""
-        if self.depth != self.shown:
-            self.shown = self.depth
-            self.changed(self.since, self.depth)
-
-
 class _Timeline:
     """Feeds the accumulator, and follows which batch each worker is at, to name the spans."""
 
@@ -122,18 +90,22 @@ class _Timeline:
         self._step_of: dict[int, int] = {}
         """The step that a drafter applies."""
         self._metrics = Metrics(targets=header.targets, drafters=header.drafters, lanes=header.lanes, work=trace.work)
-        self._metrics.targets = [self._worker(_TARGETS, t, self._target_label) for t in range(header.targets)]
-        self._metrics.drafters = [self._worker(_DRAFTERS, d, self._drafter_label) for d in range(header.drafters)]
-        self._lanes = [self._lane(name, capacity) for name, capacity in header.lanes]
-        self._metrics.lanes = list(self._lanes)
+        for t, meter in enumerate(self._metrics.targets):
+            self._watch(meter, _TARGETS, t, self._target_label)
+        for d, meter in enumerate(self._metrics.drafters):
+            self._watch(meter, _DRAFTERS, d, self._drafter_label)
+        self._shown: dict[str, int] = {}
+        """The depth of each lane that was reported last."""
+        for lane in self._metrics.lanes:
+            lane.changed = partial(self._show, lane.name)
 
-    def observe(self, exchanges: Iterable[Exchange]) -> None:
+    def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges: the accumulator first, since a span that ends is named by what was true before."""
         for now, name, arguments, answer in exchanges:
-            self._metrics.observe([(now, name, arguments, ())])
+            self._metrics.observe([(now, name, arguments, [])])
             self._input(now, name, arguments)
             for effect in answer:
-                self._metrics.observe([(now, "", (), (effect,))])
+                self._metrics.observe([(now, "", (), [effect])])
                 self._effect(now, effect)
 
     def _input(self, now: float, name: str, arguments: tuple[Any, ...]) -> None:
@@ -162,8 +134,8 @@ class _Timeline:
     def finish(self, now: float) -> None:
         """The run is over: end what is open, and add what is known only now."""
         self._metrics.finish(now)
-        for lane in self._lanes:
-            lane.show()
+        for lane in self._metrics.lanes:
+            self._show(lane.name, lane.since, lane.depth)
         self._rates(now)
 
     def _stepped(self, step: int) -> None:
@@ -171,19 +143,16 @@ class _Timeline:
 
     # Tracks ---------------------------------------------------------------------------------------------------
 
-    def _worker(self, pid: int, worker: int, label: Callable[[int, int], dict[str, int]]) -> _Worker:
-        role = PROCESSES[pid - 1][:-1]
-        meter = _Worker(f"{role}/{worker}", role)
+    def _watch(self, meter: WorkerMeter, pid: int, worker: int, label: Callable[[int, int], dict[str, int]]) -> None:
         meter.ended = lambda state, start, end: self._span(
             pid, worker + 1, STATES[state], start, end, label(worker, state)
         )
-        return meter
 
-    def _lane(self, name: str, capacity: int) -> _Lane:
-        meter = _Lane(name, capacity)
-        meter.shown = -1
-        meter.changed = lambda now, depth: self._counter(_LANES, name, now, {"batches": depth})
-        return meter
+    def _show(self, lane: str, now: float, depth: int) -> None:
+        """Report the lane's depth, unless it is the one reported last."""
+        if self._shown.get(lane) != depth:
+            self._shown[lane] = depth
+            self._counter(_LANES, lane, now, {"batches": depth})
 
     def _target_label(self, target: int, state: int) -> dict[str, int]:
         batch = self._at_target[target]

@@ -87,6 +87,7 @@ def _limits(header: Header) -> dict[str, int]:
         "worker": max(header.targets, header.drafters),
         "batch": header.planned,
         "batches": header.planned,
+        "count": header.planned + 1,
         "lane": len(header.lanes),
         "step": _ANY,
         "closes": 2,

@@ -5,7 +5,6 @@ One Parquet table. Its first rows, of kind `plan`, describe the planned batches;
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from policies.trace import CODE, COLUMNS, KINDS, NONE
+from policies.trace import CODE, COLUMNS, KINDS, NONE, TraceError
 
 FORMAT: Final = 1
 """Raised when a reader of the old format could no longer read the new one."""
@@ -37,14 +36,6 @@ _FIELDS: Final = (
     *(pa.field(column, pa.int32(), nullable=False) for column in COLUMNS if column != "kind"),
     *(pa.field(column, pa.int64()) for column in PLAN_COLUMNS),
 )
-
-
-class TraceError(ValueError):
-    """A file that cannot be used as a trace; the message names the file, what is wrong and the remedy."""
-
-    def __init__(self, path: str | os.PathLike[str], wrong: str, remedy: str) -> None:
-        super().__init__(f"{os.fspath(path)}: {wrong}: {remedy}")
-        self.path = Path(path)
 
 
 class Planned(Protocol):
@@ -153,3 +144,19 @@ def plan_table(plan: Planned, schema: pa.Schema) -> pa.Table:
     table = event_table(rows.tobytes(), schema)
     columns = [pa.array(np.asarray(getattr(plan, column), np.int64)) for column in PLAN_COLUMNS]
     return pa.Table.from_arrays([*table.columns[: -len(columns)], *columns], schema=schema)
+
+
+__all__ = [
+    "FILE",
+    "FORMAT",
+    "NAMES",
+    "PARTS",
+    "PLAN_COLUMNS",
+    "ROW_DTYPE",
+    "Header",
+    "Planned",
+    "TraceError",
+    "event_table",
+    "header_in",
+    "plan_table",
+]

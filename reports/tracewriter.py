@@ -74,7 +74,7 @@ class TraceWriter:
 
     # Events ---------------------------------------------------------------------------------------------------
 
-    def observe(self, exchanges: Iterable[Exchange]) -> None:
+    def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges, in order; parts end between two of them."""
         for now, name, arguments, answer in exchanges:
             rows = self._rows

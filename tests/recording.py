@@ -98,7 +98,6 @@ class Case:
                 times=times,
                 log=Log(metrics, events, writer),
                 batches=plan.count,
-                prefetch=self.prefetch,
                 faults=self.faults,
                 at_s=self.at_s,
             )
@@ -193,4 +192,4 @@ def numbers(metrics: Metrics) -> dict[str, Any]:
 
 
 def _slots(meter: WorkerMeter | LaneMeter) -> dict[str, Any]:
-    return {name: getattr(meter, name) for name in type(meter).__slots__}
+    return {name: value for name, value in vars(meter).items() if not callable(value)}

@@ -55,7 +55,7 @@ class Dispatch(Section):
     """`bucketed` with `mix: require`: different buckets in each step, while the data allow it."""
     placement: Placement | None = None
     """Where a target puts its hidden states. None: into staging, so that every take copies. `producer`: on the device
-    of the lane's only reader, else of drafter (target mod D); a taker elsewhere copies again. `taker`: no second copy."""
+    of the lane's only reader, else of drafter (target mod D); another taker copies again. `taker`: no second copy."""
 
     @model_validator(mode="before")
     @classmethod

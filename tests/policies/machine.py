@@ -4,7 +4,9 @@
 lanes, with what each worker was told. It is used by the random runs and by the exhaustive exploration.
 """
 
+import random
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from policies.builtin import BUILTIN
@@ -27,7 +29,7 @@ from policies.effects import (
     Step,
 )
 from policies.ledger import FEED, HELD, LOST, RECEIVED, STAGED, TAKEN, TARGET, TRAINED
-from policies.policy import WAIT, Shape
+from policies.policy import WAIT, Policy, Shape
 
 Action = tuple[str | int, ...]
 
@@ -49,12 +51,12 @@ class Setup:
     accumulate: int = 1
     prefetch: int = 0
 
-    def dispatcher(self) -> Dispatcher:
-        """A fresh dispatcher."""
+    def dispatcher(self, feed: Policy | None = None) -> Dispatcher:
+        """A fresh dispatcher; `feed` may be a policy that is not built in."""
         lanes = max(self.buckets, default=0) + 1
         capacity = max(self.capacity, 1) * lanes if self.policy == "bucketed" else self.capacity
         return Dispatcher(
-            feed=BUILTIN[self.feed](),
+            feed=BUILTIN[self.feed]() if feed is None else feed,
             feed_shape=Shape(producers=1, consumers=self.targets, depth=self.feed_depth),
             dispatch=BUILTIN[self.policy](),
             dispatch_shape=Shape(
@@ -87,11 +89,13 @@ class World:
         """Put back into a lane of drafters' batches, or of the feed: they do not count for the capacity."""
         self.next = 0
         self.loading: int | None = None
+        """The last batch that the loader has ready, while the feed has not admitted it."""
         self.loader_done = False
-        self.targets = {t: "idle" for t in range(setup.targets)}
+        self.targets = {t: "starting" for t in range(setup.targets)}
         self.hand = [-1] * setup.targets
         self.live = list(range(setup.drafters))
         self.asks = [0] * setup.drafters
+        """Batches that each drafter may have and not have computed: 0 before it is ready."""
         self.open = [d if setup.sync == "none" else 0 for d in range(setup.drafters)]
         self.fetching: list[list[Deliver]] = [[] for _ in range(setup.drafters)]
         self.ready: list[list[Deliver]] = [[] for _ in range(setup.drafters)]
@@ -112,15 +116,16 @@ class World:
         """What workers may do next without anything going wrong."""
         found: list[Action] = []
         if self.loading is None and not self.loader_done:
-            found.append(("load",) if self.next < len(self.place) else ("loader_done",))
+            left = len(self.place) - self.next
+            found += [("load", count) for count in range(1, left + 1)] or [("loader_done",)]
         for target, state in self.targets.items():
-            if state == "idle":
-                found.append(("ask", target))
+            if state == "starting":
+                found.append(("target_ready", target))
             elif state == "computing":
                 found.append(("offer", target))
         for drafter in self.live:
-            if self.asks[drafter] <= self.setup.prefetch:
-                found.append(("take", drafter))
+            if not self.asks[drafter]:
+                found.append(("drafter_ready", drafter))
             for position in range(len(self.fetching[drafter]) if any_order else min(1, len(self.fetching[drafter]))):
                 found.append(("received", drafter, position))
             if self._current(drafter) is not None:
@@ -128,12 +133,20 @@ class World:
         found += [("commit", step) for step in self.applying]
         return found
 
+    def choose(self, rng: random.Random, weight: Callable[[Action], float] = lambda action: 1.0) -> Action:
+        """One of the completions; to load any number of batches is one of them."""
+        actions = self.completions()
+        chosen = [action for action in actions if action[0] != "load" or action[1] == 1]
+        action = rng.choices(chosen, [weight(action) for action in chosen])[0]
+        return rng.choice([it for it in actions if it[0] == "load"]) if action[0] == "load" else action
+
     def disruptions(self) -> list[Action]:
         """What may go wrong next."""
         return [
             *(("target_lost", t) for t in self.targets),
             *(("drafter_lost", d) for d in self.live),
             *(("abandon", step) for step in self.applying),
+            *([("loader_stops",)] if self.loading is None and not self.loader_done else []),
         ]
 
     def do(self, action: Action) -> None:
@@ -142,9 +155,10 @@ class World:
         self.check()
 
     def settle(self) -> None:
-        """Prompt workers: whoever can ask does, and what was delivered arrives, before anything else happens."""
+        """Prompt workers: they start, and what was delivered arrives, before anything else happens."""
+        prompt = ("target_ready", "drafter_ready", "received")
         while self.ended is None:
-            at_once = [action for action in self.completions(False) if action[0] in ("ask", "take", "received")]
+            at_once = [action for action in self.completions(False) if action[0] in prompt]
             if not at_once:
                 return
             self.act(at_once[0])
@@ -156,6 +170,7 @@ class World:
         for effect in effects:
             assert self.ended is None, f"{effect} after the end"
             getattr(self, f"_on_{type(effect).__name__.lower()}")(effect)
+        self._check_asks_after_admissions(effects)
         self._forget_lost()
 
     def _current(self, drafter: int) -> Deliver | None:
@@ -166,21 +181,23 @@ class World:
 
     # Inputs ---------------------------------------------------------------------------------------------------
 
-    def _load(self) -> list[Effect]:
-        self.loading, self.next = self.next, self.next + 1
-        return self.core.load(self.loading)
+    def _load(self, count: int) -> list[Effect]:
+        first, self.next = self.next, self.next + count
+        self.loading = self.next - 1
+        return self.core.load(first, count)
 
     def _loader_done(self) -> list[Effect]:
         self.loader_done = True
         return self.core.loader_done()
 
     def _loader_stops(self) -> list[Effect]:
+        self.losses += 1
         self.loader_done = self.stopped_early = True
         return self.core.loader_done()
 
-    def _ask(self, target: int) -> list[Effect]:
-        self.targets[target] = "asked"
-        return self.core.ask(target)
+    def _target_ready(self, target: int) -> list[Effect]:
+        self.targets[target] = "asking"
+        return self.core.target_ready(target)
 
     def _offer(self, target: int) -> list[Effect]:
         batch = self.hand[target]
@@ -188,9 +205,9 @@ class World:
         self.place[batch], self.source[batch] = HELD, target
         return self.core.offer(target, batch)
 
-    def _take(self, drafter: int) -> list[Effect]:
-        self.asks[drafter] += 1
-        return self.core.take(drafter)
+    def _drafter_ready(self, drafter: int) -> list[Effect]:
+        self.asks[drafter] = 1 + self.setup.prefetch
+        return self.core.drafter_ready(drafter)
 
     def _received(self, drafter: int, position: int) -> list[Effect]:
         told = self.fetching[drafter].pop(position)
@@ -205,7 +222,6 @@ class World:
         assert told is not None
         self.ready[drafter].remove(told)
         self.computed[drafter].append(told.batch)
-        self.asks[drafter] -= 1
         return self.core.computed(drafter, told.batch)
 
     def _commit(self, step: int) -> list[Effect]:
@@ -242,11 +258,12 @@ class World:
     # Effects --------------------------------------------------------------------------------------------------
 
     def _on_loaded(self, effect: Loaded) -> None:
-        assert self.loading == effect.batch
+        assert self.loading == effect.batch, "answered for the last batch that was ready, and once"
         self.loading = None
 
     def _on_assign(self, effect: Assign) -> None:
-        assert self.targets[effect.target] == "asked" and self.place[effect.batch] == FEED
+        assert self.targets[effect.target] == "asking" and self.place[effect.batch] == FEED
+        assert effect.batch < self.next, "assigned before it was loaded"
         self.outside.discard(effect.batch)
         self.targets[effect.target] = "computing"
         self.hand[effect.target] = effect.batch
@@ -254,7 +271,7 @@ class World:
 
     def _on_admit(self, effect: Admit) -> None:
         assert self.targets[effect.target] == "holding" and self.hand[effect.target] == effect.batch
-        self.targets[effect.target] = "idle"
+        self.targets[effect.target] = "asking"
         self.hand[effect.target] = -1
         self.place[effect.batch], self.lane_of[effect.batch] = STAGED, effect.lane
 
@@ -263,7 +280,7 @@ class World:
         assert drafter in self.live and self.place[batch] == STAGED and self.lane_of[batch] == effect.lane
         assert effect.source == self.source[batch] and effect.source in self.targets
         inside = len(self.fetching[drafter]) + len(self.ready[drafter])
-        assert inside < self.asks[drafter] <= 1 + self.setup.prefetch, "delivered without an ask"
+        assert inside < self.asks[drafter], "delivered without an ask"
         assert step >= self.open[drafter] and (step - self.open[drafter]) % self.groups == 0
         assert (drafter, step) not in self.flushed | self.joined, "delivered into a closed part"
         assert step not in self.applying, "delivered into a step that is being applied"
@@ -317,7 +334,6 @@ class World:
     def _on_recall(self, effect: Recall) -> None:
         told = next(d for d in self.fetching[effect.drafter] if d.batch == effect.batch)
         self.fetching[effect.drafter].remove(told)
-        self.asks[effect.drafter] -= 1
 
     def _on_lose(self, effect: Lose) -> None:
         for batch in effect.batches:
@@ -357,6 +373,7 @@ class World:
         core = self.core
         assert core.ended == self.ended
         self._check_places()
+        self._check_asks()
         if self.ended is not None:
             self._check_end()
             return
@@ -375,6 +392,7 @@ class World:
         assert held == {self.hand[t]: t for t, state in self.targets.items() if state == "holding"}
         assert sorted(held) == [b for b, at in enumerate(place) if at == HELD]
         at_feed = [b for lane in core.feed.lanes for b in lane.waiting] + [b for _, b, _ in core.feed.held]
+        at_feed += range(core._next_load, core._next_load + core._supply)
         assert Counter(at_feed) == Counter(b for b in range(self.next) if place[b] == FEED)
         computing = [self.hand[t] for t, state in self.targets.items() if state == "computing"]
         assert sorted(computing) == [b for b, at in enumerate(place) if at == TARGET]
@@ -388,6 +406,33 @@ class World:
             ours = [told.batch for told in (*self.fetching[drafter], *self.ready[drafter])]
             assert sorted(core.windows[drafter].holding(drafter)) == sorted(ours)
             assert core.windows[drafter].step == self.open[drafter]
+
+    def _check_asks(self) -> None:
+        """No ask is lost and none is made twice: of targets, of drafters, or of the loader."""
+        core = self.core
+        assert sorted(core.feed.waiting) == [t for t, state in self.targets.items() if state == "asking"]
+        assert set(core.dispatch.waiting) <= set(self.live)
+        for drafter in self.live:
+            holding = len(self.fetching[drafter]) + len(self.ready[drafter])
+            assert core.dispatch.waiting.count(drafter) + holding == self.asks[drafter]
+        unanswered = [*(b for _, b, _ in core.feed.held), *range(core._next_load, core._next_load + core._supply)]
+        assert unanswered[-1:] == ([] if self.loading is None else [self.loading])
+        assert core.feed.held or not core._supply, "the feed could be offered more"
+        assert len(core.feed.held) <= 1
+        assert core.feed.to_come[0] == (0 if self.loader_done else len(self.place) - self.next + core._supply)
+
+    def _check_asks_after_admissions(self, effects: list[Effect]) -> None:
+        """A target's next batch comes right after the admission of the one before.
+
+        Under a feed in turns, unless its lane is empty: then a batch may come when another target's ask made room.
+        """
+        for k, effect in enumerate(effects):
+            if isinstance(effect, Admit):
+                assigned = [e for e in effects[k + 1 :] if isinstance(e, Assign)]
+                at_once = effects[k + 1 : k + 2] == assigned[:1]
+                ours = [e for e in assigned if e.target == effect.target]
+                assert not (at_once and assigned) or ours[:1] == assigned[:1]
+                assert not ours or at_once or self.setup.feed == "rotating"
 
     def _check_capacity(self) -> None:
         for hop in (self.core.feed, self.core.dispatch):

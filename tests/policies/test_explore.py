@@ -39,7 +39,7 @@ def key(world: World) -> object:
         lanes = tuple((tuple(map(named, lane.waiting)), lane.orphan) for lane in it.lanes)
         held = tuple((producer, named(batch), lane) for producer, batch, lane in it.held)
         policy = {**vars(it.policy), "_dealt": getattr(it.policy, "_dealt", 0) % 60}
-        return lanes, held, tuple(it.waiting), tuple(it._orphans), tuple(it.to_come), str(policy)
+        return lanes, held, tuple(it.waiting), it.declined, tuple(it._orphans), tuple(it.to_come), str(policy)
 
     def drafter(d: int) -> object:
         if d not in world.live:
@@ -59,14 +59,15 @@ def key(world: World) -> object:
         [(t, state, named(world.hand[t]) if world.hand[t] >= 0 else -1) for t, state in world.targets.items()],
         [drafter(d) for d in range(setup.drafters)],
     )
-    loader = world.next, world.loading is None, world.loader_done
+    loader = world.next, core._supply, world.loading is None, world.loader_done
     return repr((loader, workers, applied, trained, hop(core.feed), hop(core.dispatch), world.losses, world.ended))
 
 
 def explore(setup: Setup, losses: int, *, prompt: bool = False, limit: int = 400_000) -> Explored:
-    """Visit every state that completions and at most `losses` losses or abandoned steps can reach.
+    """Visit every state that completions and at most `losses` disruptions can reach: losses of workers, abandoned
+    steps, a loader that ends early.
 
-    With `prompt` workers, asking and fetching take no time: only computing, loading, steps and losses interleave.
+    With `prompt` workers, starting and fetching take no time: only computing, loading, steps and losses interleave.
     """
     start = World(setup)
     if prompt:

@@ -45,9 +45,7 @@ def run(seed: int) -> World:
         if early and not world.loader_done and world.loading is None and rng.random() < 0.05:
             world.do(("loader_stops",))
             continue
-        actions = world.completions()
-        weights = [pace.setdefault(action[:2], rng.choice([0.05, 1, 1, 5])) for action in actions]
-        world.do(rng.choices(actions, weights)[0])
+        world.do(world.choose(rng, lambda action: pace.setdefault(action[:2], rng.choice([0.05, 1, 1, 5]))))
     return world
 
 

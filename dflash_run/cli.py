@@ -1,0 +1,78 @@
+"""The command `dflash-run`: rehearse (profile, train and evaluate are to come)."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dflash_run.live import live_view
+from dflash_run.rehearsal import CREWS, rehearse
+from dflash_sim.cli import (
+    COMPLETE,
+    INCOMPLETE,
+    AsJson,
+    File,
+    Out,
+    Overrides,
+    Seed,
+    console,
+    described,
+    guarded,
+    name_of,
+    read,
+)
+from dflash_sim.prediction import summary_of
+from policies.faults import Fault, PipelineError
+from reports.summary import is_incomplete, to_json, versions, write_text
+from reports.table import print_run
+
+INTERRUPTED = 130
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run a pipeline with real workers.")
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Show versions and end.")] = False) -> None:
+    if version:
+        typer.echo(", ".join(f"{name} {number}" for name, number in versions().items()))
+        raise typer.Exit
+
+
+@app.command("rehearse")
+def rehearse_command(
+    file: File,
+    speedup: Annotated[float, typer.Option(help="Model seconds per wall second.")] = 1.0,
+    driver: Annotated[str, typer.Option(help=f"How workers are run: {' or '.join(CREWS)}.")] = "threads",
+    overrides: Overrides = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    seed: Seed = None,
+) -> None:
+    """Real workers and queues; their computing is a timed sleep. All times told are model seconds."""
+    faults = []
+    if driver not in CREWS:
+        faults.append(Fault("--driver", driver, f"must be {' or '.join(CREWS)}"))
+    if not 0 < speedup < float("inf"):
+        faults.append(Fault("--speedup", speedup, "must be a number above 0"))
+    if faults:
+        raise PipelineError(faults)
+    pipeline = read(file, overrides, seed)
+    folder = out if out is not None else Path("runs") / name_of(pipeline, file)
+    title = f"{name_of(pipeline, file)}: {described(pipeline)}, {driver} × {speedup:g}"
+    with live_view(title) as watch:
+        run = rehearse(pipeline, folder, driver=driver, speedup=speedup, watch=watch)
+    summary = summary_of(run, kind="rehearsal", driver=driver, speedup=speedup)
+    write_text(folder / "summary.json", to_json(summary))
+    if as_json:
+        sys.stdout.write(to_json(summary))
+    else:
+        print_run(console(), summary, title)
+    if summary["stop_reason"] == "interrupted":
+        raise typer.Exit(INTERRUPTED)
+    raise typer.Exit(INCOMPLETE if is_incomplete(summary) else COMPLETE)
+
+
+def main() -> None:
+    """The console script."""
+    sys.exit(guarded(app, sys.argv[1:]))

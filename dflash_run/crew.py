@@ -1,0 +1,208 @@
+"""Workers and the way to talk to them: threads of this process, or one spawned process each.
+
+The launcher sees only `Crew`: it posts to workers and receives what they say, among it that one is gone.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any, Final, Protocol
+
+from dflash_run.messages import Finish, FromWorker, Gone, ToWorker
+from dflash_run.worker import Orders, work
+
+Worker = tuple[str, int]
+"""(role, number)."""
+_GRACE_S: Final = 2.0
+"""How long a worker may take to end before it is killed."""
+
+
+class Crew(Protocol):
+    """All workers of a run."""
+
+    def post(self, worker: Worker, message: ToWorker) -> None:
+        """Send a message; one to a worker that is gone is dropped."""
+        ...
+
+    def receive(self, timeout: float) -> list[tuple[Worker, FromWorker]]:
+        """What workers said, waiting at most `timeout` seconds for something; `Gone` comes after all it said."""
+        ...
+
+    def abandon(self, worker: Worker) -> None:
+        """Give up a worker that hangs."""
+        ...
+
+    def close(self) -> None:
+        """End everyone, by force where need be."""
+        ...
+
+
+class _ThreadMail:
+    """A thread's mail box; `receive` side is the launcher's common queue."""
+
+    def __init__(self, worker: Worker, said: "queue.SimpleQueue[tuple[Worker, FromWorker]]") -> None:
+        self._worker = worker
+        self._said = said
+        self.box: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+
+    def get(self, timeout: float | None) -> ToWorker | None:
+        try:
+            return self.box.get(timeout=timeout) if timeout != 0 else self.box.get_nowait()
+        except queue.Empty:
+            return None
+
+    def send(self, message: FromWorker) -> None:
+        self._said.put((self._worker, message))
+
+
+class ThreadCrew:
+    """Every worker is a daemon thread. A hanging thread cannot be killed: it is given up and ends with the process."""
+
+    def __init__(self, orders: Mapping[Worker, Orders]) -> None:
+        self._said: queue.SimpleQueue[tuple[Worker, FromWorker]] = queue.SimpleQueue()
+        self._mail = {worker: _ThreadMail(worker, self._said) for worker in orders}
+        self._threads = {
+            worker: threading.Thread(
+                target=self._work, args=(worker, orders[worker]), name=_named(worker), daemon=True
+            )
+            for worker in self._mail
+        }
+        for thread in self._threads.values():
+            thread.start()
+
+    def post(self, worker: Worker, message: ToWorker) -> None:
+        self._mail[worker].box.put(message)
+
+    def receive(self, timeout: float) -> list[tuple[Worker, FromWorker]]:
+        said = []
+        try:
+            said.append(self._said.get(timeout=max(timeout, 0.0)))
+            while True:
+                said.append(self._said.get_nowait())
+        except queue.Empty:
+            return said
+
+    def abandon(self, worker: Worker) -> None:
+        self.post(worker, Finish())
+
+    def close(self) -> None:
+        for worker in self._mail:
+            self.post(worker, Finish())
+        until = time.monotonic() + _GRACE_S
+        for thread in self._threads.values():
+            thread.join(max(until - time.monotonic(), 0.0))
+
+    def _work(self, worker: Worker, orders: Orders) -> None:
+        mail = self._mail[worker]
+        try:
+            work(worker[0], mail, orders)
+        except BaseException as error:  # whatever a worker raises, the launcher must hear of it
+            mail.send(Gone(f"{type(error).__name__}: {error}"))
+
+
+class _PipeMail:
+    """A process's mail box."""
+
+    def __init__(self, pipe: "Connection[Any, Any]") -> None:
+        self._pipe = pipe
+
+    def get(self, timeout: float | None) -> ToWorker | None:
+        if not self._pipe.poll(timeout):
+            return None
+        try:
+            message: ToWorker = self._pipe.recv()
+        except EOFError:  # the launcher is gone
+            return Finish()
+        return message
+
+    def send(self, message: FromWorker) -> None:
+        self._pipe.send(message)
+
+
+def _work_in_process(worker: Worker, pipe: "Connection[Any, Any]", orders: Orders) -> None:
+    """A worker process. An interrupt from the terminal is the launcher's business."""
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    mail = _PipeMail(pipe)
+    try:
+        work(worker[0], mail, orders)
+    except (BrokenPipeError, ConnectionResetError, EOFError):
+        os._exit(1)  # nobody listens any more
+    except Exception as error:
+        mail.send(Gone(f"{type(error).__name__}: {error}"))
+
+
+class ProcessCrew:
+    """Every worker is a spawned process with one pipe; no worker imports torch here."""
+
+    def __init__(self, orders: Mapping[Worker, Orders]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipes: dict[Worker, Connection[Any, Any]] = {}
+        self._processes: dict[Worker, BaseProcess] = {}
+        for worker in orders:
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_work_in_process,
+                args=(worker, theirs, orders[worker]),
+                name=_named(worker),
+                daemon=True,
+            )
+            process.start()
+            theirs.close()
+            self._pipes[worker], self._processes[worker] = ours, process
+
+    def process(self, worker: Worker) -> BaseProcess:
+        """The worker's process."""
+        return self._processes[worker]
+
+    def post(self, worker: Worker, message: ToWorker) -> None:
+        pipe = self._pipes.get(worker)
+        if pipe is not None:
+            with contextlib.suppress(OSError):  # it is gone; `receive` says so
+                pipe.send(message)
+
+    def receive(self, timeout: float) -> list[tuple[Worker, FromWorker]]:
+        by_pipe = {pipe: worker for worker, pipe in self._pipes.items()}
+        said: list[tuple[Worker, FromWorker]] = []
+        for ready in wait(list(by_pipe), timeout=max(timeout, 0.0)):
+            worker = by_pipe[ready]  # type: ignore[index]
+            try:
+                while self._pipes[worker].poll():
+                    said.append((worker, self._pipes[worker].recv()))
+            except (EOFError, OSError):
+                said.append((worker, Gone(self._exit_of(worker))))
+                del self._pipes[worker]
+        return said
+
+    def abandon(self, worker: Worker) -> None:
+        self._processes[worker].kill()
+        self._pipes.pop(worker, None)
+
+    def close(self) -> None:
+        for worker in list(self._pipes):
+            self.post(worker, Finish())
+        until = time.monotonic() + _GRACE_S
+        for process in self._processes.values():
+            process.join(max(until - time.monotonic(), 0.0))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self._pipes.values():
+            pipe.close()
+
+    def _exit_of(self, worker: Worker) -> str:
+        process = self._processes[worker]
+        process.join(1.0)
+        code = process.exitcode
+        return f"killed by signal {-code}" if code is not None and code < 0 else f"exited with status {code}"
+
+
+def _named(worker: Worker) -> str:
+    return f"{worker[0]}/{worker[1]}"

@@ -1,0 +1,95 @@
+"""The live view of a run: lanes, workers, rate, ETA and verdict, redrawn in place on stderr."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from dflash_sim.prediction import Run
+from reports.metrics import STATES, Metrics, WorkerMeter
+from reports.statistics import Eta, NoEstimate, SteadyRate, remaining_time, steady_rate
+from reports.table import duration
+from reports.verdict import judge, ktok
+
+_EVERY_S = 0.25
+
+
+@contextmanager
+def live_view(title: str) -> Iterator[Callable[[float, Run], None] | None]:
+    """A function to call with the model time and the run; None where nobody watches."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    shown = 0.0
+    with Live(console=console, transient=True, auto_refresh=False) as live:
+
+        def watch(now: float, run: Run) -> None:
+            nonlocal shown
+            if time.monotonic() - shown >= _EVERY_S:
+                shown = time.monotonic()
+                live.update(view(title, now, run), refresh=True)
+
+        yield watch
+
+
+def view(title: str, now: float, run: Run) -> Group:
+    """What is to be seen of a run at model time `now`."""
+    metrics = run.metrics
+    return Group(
+        Text(f"{title} · {duration(now)} · {_trained(run)}", style="bold"),
+        Text.from_markup(_rate_and_eta(now, run)),
+        Text(f"lanes {lanes(metrics)}"),
+        _workers(now, metrics),
+    )
+
+
+def lanes(metrics: Metrics) -> str:
+    """Depth and capacity of each lane now: `[5/10, 3/10]`."""
+    return f"[{', '.join(f'{lane.depth}/{lane.capacity}' for lane in metrics.lanes)}]"
+
+
+def estimate(metrics: Metrics, left_tokens: int) -> Eta | NoEstimate:
+    """Model seconds from the last commit to the end of the work, warm-up left out."""
+    return remaining_time(metrics.times, metrics.trained_tokens, left_tokens, firsts=metrics.firsts)
+
+
+def _trained(run: Run) -> str:
+    done = sum(by[0] for by in run.metrics.trained_by)
+    return f"{done:,} of {run.plan.count:,} batches trained"
+
+
+def _rate_and_eta(now: float, run: Run) -> str:
+    metrics = run.metrics
+    rate = steady_rate(metrics.times, metrics.trained_tokens, end=metrics.fed_at)
+    steady = rate.rate if isinstance(rate, SteadyRate) else None
+    left = int(run.plan.tokens.sum()) - sum(by[1] for by in metrics.trained_by)
+    eta = estimate(metrics, left)
+    text = "no steady rate yet" if steady is None else ktok(steady)
+    if isinstance(eta, Eta):
+        passed = now - metrics.times[-1]
+        text += f" · {duration(max(eta.seconds - passed, 0.0))} to go"
+        if eta.low is not None and eta.high is not None:
+            text += f" ({duration(max(eta.low - passed, 0.0))} … {duration(max(eta.high - passed, 0.0))})"
+    return text if steady is None else f"{text}\n{escape(judge(metrics, steady).text)}"
+
+
+def _workers(now: float, metrics: Metrics) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for column in ("worker", "now", "busy", "batches"):
+        table.add_column(column, justify="right" if column in ("busy", "batches") else "left")
+    for meter in (*metrics.targets, *metrics.drafters):
+        state = "lost" if meter.lost else STATES[meter.state]
+        table.add_row(meter.name, state, f"{_busy(now, meter):.0%}", f"{meter.batches:,}")
+    return table
+
+
+def _busy(now: float, meter: WorkerMeter) -> float:
+    life = meter.end if meter.end is not None else now
+    going_on = now - meter.since if meter.end is None and meter.state == 0 else 0.0
+    return (meter.seconds[0] + going_on) / life if life > 0 else 0.0

@@ -1,0 +1,238 @@
+"""What a worker of a rehearsal does: real messages and payloads, with timed sleeps for the computing.
+
+A worker is one loop over its mail and its deadlines, the same in a thread and in a process. A drafter copies the next
+batch while it trains on the present one, as a real one does.
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+from dflash_run.messages import (
+    Alive,
+    Applied,
+    Apply,
+    Compute,
+    Computed,
+    Finish,
+    Forget,
+    FromWorker,
+    Open,
+    Ready,
+    Received,
+    ToWorker,
+    Train,
+)
+from dflash_run.payload import PayloadStore
+
+BLOCK_BYTES: Final = 256
+"""Size of a rehearsal's hidden states."""
+_NEVER: Final = float("inf")
+
+
+class InjectedCrash(RuntimeError):
+    """The failure that the file asked for."""
+
+
+class Mail(Protocol):
+    """A worker's connection to the launcher."""
+
+    def get(self, timeout: float | None) -> ToWorker | None:
+        """The next message; None when `timeout` seconds have passed without one (None waits for ever)."""
+        ...
+
+    def send(self, message: FromWorker) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orders:
+    """What a worker is told once, before it starts."""
+
+    folder: Path
+    """Where payloads lie."""
+    heartbeat_s: float = 1.0
+    """While it computes it says so at least this often."""
+    fails_at: int | None = None
+    """Fail on taking this batch of its own, counted from 1."""
+    failure: str = "crash"
+    """`crash` or `hang`."""
+
+
+class _Loop:
+    """Mail and deadlines: what targets and drafters share."""
+
+    def __init__(self, mail: Mail, store: PayloadStore, orders: Orders) -> None:
+        self.mail = mail
+        self.store = store
+        self._orders = orders
+        self._taken = 0
+
+    def run(self) -> None:
+        """Work until told to finish."""
+        self.mail.send(Ready())
+        while True:
+            message = self.mail.get(self._patience())
+            match message:
+                case Finish():
+                    return
+                case None:
+                    self._due()
+                case _:
+                    self.handle(message)
+                    self._due()
+
+    def handle(self, message: ToWorker) -> None:
+        raise NotImplementedError
+
+    def deadline(self) -> float:
+        """When something is done next, on the monotonic clock."""
+        raise NotImplementedError
+
+    def done(self, now: float) -> None:
+        """Deal with what is done by now."""
+        raise NotImplementedError
+
+    def take(self) -> None:
+        """Fail here if the file says so."""
+        self._taken += 1
+        orders = self._orders
+        if self._taken != orders.fails_at:
+            return
+        if orders.failure == "crash":
+            raise InjectedCrash(f"crash on taking its batch number {self._taken}, as the file asks")
+        while not isinstance(self.mail.get(None), Finish):  # a hang: it hears nothing but the end
+            pass
+        raise SystemExit
+
+    def _patience(self) -> float | None:
+        deadline = self.deadline()
+        if deadline == _NEVER:
+            return None
+        return min(max(deadline - time.monotonic(), 0.0), self._orders.heartbeat_s)
+
+    def _due(self) -> None:
+        now = time.monotonic()
+        if self.deadline() <= now:
+            self.done(now)
+        elif self.deadline() != _NEVER:
+            self.mail.send(Alive())
+
+
+class Target(_Loop):
+    """Computes one batch at a time."""
+
+    def __init__(self, mail: Mail, store: PayloadStore, orders: Orders) -> None:
+        super().__init__(mail, store, orders)
+        self._batch = -1
+        self._until = _NEVER
+
+    def handle(self, message: ToWorker) -> None:
+        match message:
+            case Compute(batch=batch, seconds=seconds):
+                self.take()
+                self._batch, self._until = batch, time.monotonic() + seconds
+            case Forget(batch=batch):
+                self.store.drop(batch)
+
+    def deadline(self) -> float:
+        return self._until
+
+    def done(self, now: float) -> None:
+        self._until = _NEVER
+        self.store.put(self._batch, BLOCK_BYTES)
+        self.mail.send(Computed(self._batch))
+
+
+class Drafter(_Loop):
+    """Copies, trains and applies steps; copying goes on beside training."""
+
+    def __init__(self, mail: Mail, store: PayloadStore, orders: Orders) -> None:
+        super().__init__(mail, store, orders)
+        self._step = -1
+        self._incoming: deque[Train] = deque()
+        self._copied = _NEVER
+        """When the first of `_incoming` has arrived."""
+        self._ready: list[Train] = []
+        self._training: Train | None = None
+        self._trained = _NEVER
+        self._applying = -1
+        self._applied = _NEVER
+
+    def handle(self, message: ToWorker) -> None:
+        match message:
+            case Train():
+                self.take()
+                self._incoming.append(message)
+                self._copy()
+            case Open(step=step):
+                self._step = step
+                self._applied = _NEVER
+                self._train()
+            case Apply(step=step, seconds=seconds):
+                self._applying, self._applied = step, time.monotonic() + seconds
+            case Forget(batch=batch):
+                self._forget(batch)
+
+    def deadline(self) -> float:
+        return min(self._copied, self._trained, self._applied)
+
+    def done(self, now: float) -> None:
+        if self._copied <= now:
+            self._arrive()
+        if self._trained <= now:
+            self._finish_batch()
+        if self._applied <= now:
+            self._applied = _NEVER
+            self.mail.send(Applied(self._applying))
+
+    def _copy(self) -> None:
+        """Start copying the next batch, unless one is being copied."""
+        while self._incoming and self._copied == _NEVER:
+            if self._incoming[0].copy_s > 0:
+                self._copied = time.monotonic() + self._incoming[0].copy_s
+            else:
+                self._arrive()
+
+    def _arrive(self) -> None:
+        item = self._incoming.popleft()
+        self._copied = _NEVER
+        self.store.get(item.batch)
+        self.mail.send(Received(item.batch))
+        self._ready.append(item)
+        self._train()
+        self._copy()
+
+    def _train(self) -> None:
+        """Start the next micro-batch of the open step; what was taken ahead waits for its own."""
+        if self._training is not None:
+            return
+        item = next((each for each in self._ready if each.step == self._step), None)
+        if item is not None:
+            self._ready.remove(item)
+            self._training, self._trained = item, time.monotonic() + item.seconds
+
+    def _finish_batch(self) -> None:
+        assert self._training is not None
+        batch, self._training, self._trained = self._training.batch, None, _NEVER
+        self.mail.send(Computed(batch))
+        self._train()
+
+    def _forget(self, batch: int) -> None:
+        copying = bool(self._incoming) and self._incoming[0].batch == batch
+        self._incoming = deque(item for item in self._incoming if item.batch != batch)
+        self._ready = [item for item in self._ready if item.batch != batch]
+        if self._training is not None and self._training.batch == batch:  # it had just arrived when its source died
+            self._training, self._trained = None, _NEVER
+            self._train()
+        if copying:
+            self._copied = _NEVER
+            self._copy()
+
+
+def work(role: str, mail: Mail, orders: Orders) -> None:
+    """Be a worker of this role until told to finish."""
+    store = PayloadStore(orders.folder)
+    loop = Target(mail, store, orders) if role == "target" else Drafter(mail, store, orders)
+    loop.run()

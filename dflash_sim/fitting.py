@@ -1,0 +1,233 @@
+"""Timings from what was recorded: traces and profiles become one profile, the faults of all of them told at once."""
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from dflash_sim.durations import Durations, Factors
+from dflash_sim.timings_file import Profile, TimingsError, read_timings, write_timings
+from dflash_sim.timings_fit import ROLES, fit_from_events
+from dflash_sim.timings_merge import merge_profiles
+from policies.batches import plan_batches
+from policies.faults import PipelineError, one_line
+from policies.loading import from_mapping
+from policies.pipeline import Pipeline
+from reports.tracefile import Header, Trace, TraceError, feed, read_trace
+from reports.tracelayout import FILE, PARTS
+
+Source = str | os.PathLike[str]
+
+_MULTIPLIED: Final = ("simulation", "rehearsal")
+"""Kinds of runs whose times are multiplied by the factors of listed batches; a training takes what it takes."""
+_PARQUET: Final = b"PAR1"
+
+
+def fit_sources(sources: Iterable[Source], *, per_worker: bool = False) -> Profile:
+    """One profile of all sources: each a timings.json, a trace.parquet, a run's folder, or a killed run's trace.parts.
+
+    With `per_worker` the workers of a trace keep factors of their own; else they are pooled. Raises TimingsError, each
+    fault beginning with the path of the source that cannot be used, or cannot be used with those before it.
+    """
+    faults: list[str] = []
+    usable: list[tuple[Source, Profile]] = []
+    for source in sources:
+        try:
+            usable.append((source, _profile(Path(source), per_worker)))
+        except TimingsError as error:
+            faults += map(one_line, error.faults)
+        except TraceError as error:
+            faults.append(one_line(str(error)))
+    try:
+        merged = merge_profiles([profile for _, profile in usable])
+    except TimingsError:
+        faults += _disagreements(usable)
+    if faults:
+        raise TimingsError(faults)
+    return merged
+
+
+def _readers(config: Any, drafters: int) -> Sequence[int]:
+    """The readers of the lanes: drafter by drafter under fixed assignment, anybody under other policies."""
+    fixed = _value(config, "dispatch", "policy") in ("round_robin", "rotating")
+    return range(drafters) if fixed else ()
+
+
+def fit_trace(trace: Trace, *, per_worker: bool = False) -> Profile:
+    """What a recorded run measured. Raises TimingsError for a run in which nothing was."""
+    config = trace.header.config
+    durations = Durations(
+        work=trace.work,
+        drafters=trace.header.drafters,
+        anchors=_whole(_value(config, "training", "anchors")),
+        factors=_factors(trace.header),
+        placement=_value(config, "dispatch", "placement"),
+        readers=_readers(config, trace.header.drafters),
+    )
+    try:
+        feed(trace, durations)
+    except LookupError as error:
+        raise TimingsError([f"an event tells the end of what never began ({error}); record the run again"]) from error
+    _check(durations)
+    return fit_from_events(
+        durations.rows,
+        step=_where_any(durations.steps),
+        loader=_where_any(durations.loader),
+        transfer=_where_any(durations.transfer),
+        hidden_bytes_per_token=_bytes_per_token(config),
+        settings=_settings(config),
+        per_worker=per_worker,
+    )
+
+
+def save_timings(profile: Profile, path: Path) -> None:
+    """Write a `timings.json` so that a reader never sees a part of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        whole = Path(folder) / path.name
+        write_timings(profile, whole)
+        os.replace(whole, path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a profile holds of one role, or of one other cost, for people."""
+
+    name: str
+    shapes: int | None
+    """None where there are no shapes."""
+    samples: int
+    median: float
+    """Seconds, over all shapes."""
+    first: float | None
+    """Median seconds of the first batches that were set apart; None where none were."""
+
+
+def measured_parts(profile: Profile) -> list[Measured]:
+    """What was measured, a line each."""
+    parts = []
+    for name in ROLES:
+        role = getattr(profile, name)
+        if role is not None:
+            seconds = [value for each in role.samples for value in each.seconds]
+            first = median(role.first_seconds) if role.first_seconds else None
+            shapes = len({(each.batch_size, each.length, each.anchors) for each in role.samples})
+            parts.append(Measured(name=name, shapes=shapes, samples=len(seconds), median=median(seconds), first=first))
+    for name in ("step", "loader", "transfer"):
+        part = getattr(profile, name)
+        if part is not None and part.seconds:
+            count = len(part.seconds)
+            parts.append(Measured(name=name, shapes=None, samples=count, median=median(part.seconds), first=None))
+    return parts
+
+
+# Sources ---------------------------------------------------------------------------------------------------------
+
+
+def _profile(path: Path, per_worker: bool) -> Profile:
+    # A killed run's trace is given by the name it would have had: its parts lie beside it.
+    if not path.exists() and not (path.name == FILE and path.with_name(PARTS).is_dir()):
+        raise TimingsError([f"{path}: there is no such file; give a timings.json, a trace.parquet or a run's folder"])
+    if not _is_trace(path):
+        return read_timings(path)
+    trace = read_trace(path)
+    try:
+        return fit_trace(trace, per_worker=per_worker)
+    except TimingsError as error:
+        raise TimingsError(f"{path}: {fault}" for fault in error.faults) from None
+
+
+def _is_trace(path: Path) -> bool:
+    """A folder, a Parquet file by name, or one by content that was renamed."""
+    if path.suffix == ".parquet" or not path.is_file():
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_PARQUET)) == _PARQUET
+    except OSError:
+        return False  # reading it as timings tells why it cannot be read
+
+
+def _disagreements(sources: Sequence[tuple[Source, Profile]]) -> list[str]:
+    """Which source differs from those before it, and in what."""
+    faults: list[str] = []
+    merged = Profile()
+    for source, profile in sources:
+        try:
+            merged = merge_profiles([merged, profile])
+        except TimingsError as error:
+            faults += [one_line(f"{os.fspath(source)}: {fault}") for fault in error.faults]
+    return faults
+
+
+# What a trace says ----------------------------------------------------------------------------------------------
+
+
+def _check(durations: Durations) -> None:
+    """Raises TimingsError for a role whose times are all 0, and where nobody finished a batch."""
+    measured = {row.role for row in durations.rows}
+    if not measured and not durations.unmeasurable:
+        raise TimingsError(["no batch was computed in it; leave it out, or record a longer run"])
+    faults = [
+        f"{role}.seconds: 0: every one of {count} batches took no time; leave it out, or give times above 0"
+        for role, count in durations.unmeasurable.items()
+        if role not in measured
+    ]
+    if faults:
+        raise TimingsError(faults)
+
+
+def _where_any(seconds: Sequence[float]) -> Sequence[float]:
+    """Nothing where all are 0: such a cost was not there (or not simulated)."""
+    return seconds if any(seconds) else ()
+
+
+def _value(config: Any, *keys: str) -> Any:
+    """What stands at the dotted key of a configuration; None where nothing does."""
+    for key in keys:
+        config = config.get(key) if isinstance(config, Mapping) else None
+    return config
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _settings(config: Any) -> dict[str, Any]:
+    """Target and drafter, as far as the configuration says: sources of other models must not be mixed."""
+    name = _value(config, "model", "name_or_path")
+    taps = _value(config, "model", "taps")
+    said = {"model": name, "taps": len(taps) if isinstance(taps, list) else _value(config, "memory", "taps")}
+    if name is not None:  # without a model these are the file's defaults and say nothing
+        said |= {key: _value(config, "model", key) for key in ("block_size", "drafter_layers")}
+    return {key: value for key, value in said.items() if value is not None}
+
+
+def _bytes_per_token(config: Any) -> int | None:
+    memory = _value(config, "memory")
+    return _checked({"memory": memory}).memory.bytes_per_token if memory else None
+
+
+def _checked(sections: Mapping[str, Any]) -> Pipeline:
+    """These sections of a configuration. Not all of it: what is not needed may come from another version."""
+    try:
+        return from_mapping(sections)
+    except PipelineError as error:
+        raise TimingsError(f"its configuration: {fault}" for fault in error.faults) from None
+
+
+def _factors(header: Header) -> Factors | None:
+    """The factors of listed batches. A trace keeps sizes only, so the batches are planned again."""
+    listed = _value(header.config, "data", "batches")
+    if header.kind not in _MULTIPLIED or not isinstance(listed, list):
+        return None
+    given = {key: header.config[key] for key in ("seed", "data") if key in header.config}
+    pipeline = _checked(given)
+    assert pipeline.data is not None
+    plan = plan_batches(pipeline.data, seed=pipeline.seed)
+    if plan.content_hash != header.plan_hash:
+        raise TimingsError(["data.batches: its list makes other batches than were run; record the run again"])
+    return {"target": plan.target_factor.tolist(), "drafter": plan.drafter_factor.tolist()}

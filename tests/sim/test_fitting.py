@@ -1,0 +1,411 @@
+"""Timings from traces: durations are those that were drawn, and predictions from them are those of the run."""
+
+import json
+import shutil
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from dflash_sim.cli import app, guarded
+from dflash_sim.comparison import predict
+from dflash_sim.durations import Durations, profiled_shape
+from dflash_sim.fitting import fit_sources, fit_trace, measured_parts, save_timings
+from dflash_sim.prediction import draw_times, lanes_of, plan_of, planned_faults
+from dflash_sim.service import ServiceTimes
+from dflash_sim.simulator import Simulator
+from dflash_sim.timings_file import Profile, RoleProfile, TimingsError, build_profile, write_timings
+from policies.assembly import build_dispatcher
+from policies.batches import BatchPlan
+from policies.effects import Assign, Deliver, Drop, Loaded, Recall, Step
+from policies.loading import resolved
+from policies.pipeline import Pipeline
+from policies.trace import CODE
+from reports.observer import Exchange, Log
+from reports.tracefile import PlannedWork, TraceWriter, feed, read_trace
+from tests.helpers import pipeline_of
+from tests.recording import CASES, Case
+
+BLOCKS = np.random.default_rng(5).choice([200, 700, 1500, 3000], 2500)
+TIMED: dict[str, Any] = {
+    "topology": {"targets": 3, "drafters": 2},
+    # Four samples of a length in a row: every batch is of one of four shapes.
+    "data": {"lengths": np.repeat(BLOCKS, 4).tolist(), "batch": {"samples": 4}, "order": "given"},
+    "dispatch": {"policy": "shared", "depth": 2, "prefetch": 1},
+    "training": {"sync": "step", "accumulate": 2},
+    "timings": {
+        "target": {"tokens_per_second": 5000, "cv": 0.15},
+        "drafter": {"tokens_per_second": 8000, "cv": 0.1},
+        "loader": {"seconds": 0.05, "cv": 0.5},
+        "transfer": {"seconds": 0.1},
+        "step": {"seconds": 0.15},
+    },
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "prefetch, step": {},
+    "no prefetch, pooled": {"dispatch": {"policy": "shared"}, "training": {"sync": "pooled", "accumulate": 3}},
+    "buckets, prefetch 3, none": {
+        "data": TIMED["data"] | {"buckets": [512, 2048]},
+        "dispatch": {"policy": "bucketed", "prefetch": 3},
+        "training": {"sync": "none", "accumulate": 2},
+    },
+    "placed": {"dispatch": {"policy": "shared", "placement": "producer"}},
+}
+
+
+def variant(name: str) -> Pipeline:
+    return pipeline_of(**{**TIMED, **VARIANTS[name]})
+
+
+def record(pipeline: Pipeline, folder: Path, kind: str = "simulation") -> tuple[BatchPlan, ServiceTimes]:
+    """Simulate with a trace in `folder`; returns the batches and the times that were drawn."""
+    plan = plan_of(pipeline)
+    dispatcher = build_dispatcher(pipeline, plan.bucket_names, plan.bucket.tolist())
+    times = draw_times(pipeline, plan, pipeline.seed, None)
+    with TraceWriter(
+        folder,
+        kind=kind,
+        targets=pipeline.topology.targets,
+        drafters=pipeline.topology.drafters,
+        lanes=lanes_of(dispatcher),
+        plan=plan,
+        config=resolved(pipeline),
+    ) as writer:
+        simulator = Simulator(
+            dispatcher=dispatcher,
+            times=times,
+            log=Log(writer),
+            batches=plan.count,
+            placement=pipeline.dispatch.placement,
+            faults=planned_faults(pipeline),
+            at_s=pipeline.stop.at_s,
+        )
+        writer.finish(simulator.run())
+    return plan, times
+
+
+def with_file(pipeline: Pipeline, file: Path) -> Pipeline:
+    sections = resolved(pipeline) | {"timings": {"file": str(file)}}
+    return type(pipeline).model_validate(sections)
+
+
+def samples_of(profile: Profile, role: str) -> dict[tuple[int, int], list[float]]:
+    part: RoleProfile | None = getattr(profile, role)
+    assert part is not None
+    return {(each.batch_size, each.length): sorted(each.seconds) for each in part.samples}
+
+
+def drawn_by_shape(plan: BatchPlan, seconds: Any) -> dict[tuple[int, int], list[float]]:
+    shapes = defaultdict(list)
+    for size, length, value in zip(plan.samples.tolist(), plan.length.tolist(), seconds, strict=True):
+        shapes[size, length].append(float(value))
+    return {shape: sorted(values) for shape, values in shapes.items()}
+
+
+def faults_of(*paths: Path) -> list[str]:
+    with pytest.raises(TimingsError) as caught:
+        fit_sources(paths)
+    return list(caught.value.faults)
+
+
+def profile_of(**more: Any) -> Profile:
+    role = {"samples": [{"batch_size": 4, "length": 700, "seconds": [0.5, 0.6]}]}
+    return build_profile({"target": role} | more)
+
+
+def saved(profile: Profile, path: Path) -> Path:
+    write_timings(profile, path)
+    return path
+
+
+# Round trips
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_fitted_samples_are_the_times_that_were_drawn(name: str, tmp_path: Path) -> None:
+    plan, times = record(variant(name), tmp_path)
+    fitted = fit_sources([tmp_path])
+    for role in ("target", "drafter"):
+        drawn = drawn_by_shape(plan, getattr(times, f"{role}_times").times(0))
+        found = samples_of(fitted, role)
+        assert found.keys() == drawn.keys() and len(drawn) == 4
+        for shape, seconds in drawn.items():
+            assert found[shape] == pytest.approx(seconds, rel=1e-6)
+            assert np.mean(found[shape]) == pytest.approx(np.mean(seconds), rel=1e-9)
+    assert fitted.loader is not None and fitted.transfer is not None and fitted.step is not None
+    assert fitted.loader.seconds == pytest.approx([times.loader(batch) for batch in range(plan.count)], rel=1e-6)
+    assert set(np.round(fitted.transfer.seconds, 6)) == {0.1}
+    assert set(np.round(fitted.step.seconds, 6)) == {0.15}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_prediction_from_the_fit_has_the_throughput_of_the_run(name: str, tmp_path: Path) -> None:
+    pipeline = variant(name)
+    record(pipeline, tmp_path)
+    save_timings(fit_sources([tmp_path / "trace.parquet"]), tmp_path / "timings.json")
+    _, measured = predict(pipeline)
+    run, predicted = predict(with_file(pipeline, tmp_path / "timings.json"))
+    for key in ("tokens_per_s", "steady_tokens_per_s"):
+        assert predicted["throughput"][key] == pytest.approx(measured["throughput"][key], rel=0.02)
+    assert run.measured is not None
+    assert all(use.resampled == use.batches == 2500 for use in run.measured.used.values())
+
+
+def test_slow_first_batches_are_set_apart_and_predicted_again(tmp_path: Path) -> None:
+    slow = {"tokens_per_second": 8000, "cv": 0.1, "first_seconds": 500}
+    pipeline = pipeline_of(**{**TIMED, "timings": {**TIMED["timings"], "drafter": slow}})
+    record(pipeline, tmp_path)
+    fitted = fit_sources([tmp_path])
+    assert fitted.drafter is not None
+    assert fitted.drafter.first_seconds == pytest.approx([500, 500])
+    save_timings(fitted, tmp_path / "timings.json")
+    _, predicted = predict(with_file(pipeline, tmp_path / "timings.json"))
+    assert predicted["makespan_s"] == pytest.approx(predict(pipeline)[1]["makespan_s"], rel=0.02)
+
+
+def test_workers_that_differ_keep_factors_where_asked(tmp_path: Path) -> None:
+    timings = {"target": {"seconds": [1.0, 2.0]}, "drafter": {"seconds": 0.5}}
+    record(pipeline_of(topology={"targets": 2}, data={"batches": 300}, timings=timings), tmp_path)
+    fitted = fit_sources([tmp_path], per_worker=True)
+    assert fitted.target is not None
+    slow, fast = fitted.target.worker_factors[1], fitted.target.worker_factors[0]
+    assert slow / fast == pytest.approx(2.0)
+    assert set(np.round(fitted.target.samples[0].seconds, 9)) == {1.0}
+    assert fit_sources([tmp_path]).target != fitted.target
+
+
+# Listed batches
+
+
+def test_a_listed_batch_is_looked_up_again_and_its_factors_are_not_applied_twice(tmp_path: Path) -> None:
+    entries = [
+        {"tokens": 65536, "length": 2048, "seconds": 8.0, "target_seconds": 3.0},
+        {"tokens": 30000, "length": 1000, "seconds": 2.0},
+        {"tokens": 500, "length": 1000},
+    ]
+    pipeline = pipeline_of(data={"batches": entries * 30, "order": "shuffled"}, seed=3)
+    record(pipeline, tmp_path)
+    fitted = fit_sources([tmp_path])
+    shapes = {(32, 2048), (30, 1000), (1, 500)}
+    assert samples_of(fitted, "target").keys() == samples_of(fitted, "drafter").keys() == shapes
+    for role in ("target", "drafter"):
+        assert all(seconds == pytest.approx([1.0] * 30) for seconds in samples_of(fitted, role).values())
+    save_timings(fitted, tmp_path / "timings.json")
+    _, predicted = predict(with_file(pipeline, tmp_path / "timings.json"))
+    assert predicted["makespan_s"] == pytest.approx(predict(pipeline)[1]["makespan_s"])
+
+
+def test_a_training_takes_what_it_takes_whatever_factors_are_listed(tmp_path: Path) -> None:
+    record(pipeline_of(data={"batches": [{"tokens": 64, "seconds": 8.0}] * 9}), tmp_path, kind="training")
+    assert samples_of(fit_sources([tmp_path]), "drafter")[1, 64] == pytest.approx([8.0] * 9)
+
+
+def test_listed_batches_that_are_not_those_of_the_run_are_refused(tmp_path: Path) -> None:
+    record(pipeline_of(data={"batches": [{"tokens": 64, "seconds": 8.0}] * 9}), tmp_path)
+    trace = read_trace(tmp_path)
+    with pytest.raises(TimingsError, match=r"data.batches: its list makes other batches"):
+        fit_trace(replace(trace, header=replace(trace.header, plan_hash="another")))
+
+
+@pytest.mark.parametrize(
+    ("slots", "length", "shape"),
+    [
+        (65536, 2048, (32, 2048)),
+        (700, 700, (1, 700)),
+        (65537, 2048, (32, 2048)),
+        (1000, 300, (3, 333)),
+        (512, 2048, (1, 512)),
+        (0, 0, (1, 1)),
+    ],
+)
+def test_a_shape_has_the_slots_of_the_batch_or_nearly(slots: int, length: int, shape: tuple[int, int]) -> None:
+    assert profiled_shape(slots, length) == shape
+
+
+# Losses
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_whatever_happens_every_duration_is_one_that_was_drawn(case: Case, tmp_path: Path) -> None:
+    case.record(tmp_path)
+    trace = read_trace(tmp_path)
+    durations = Durations(work=trace.work, drafters=case.drafters)
+    feed(trace, durations)
+    noiseless = {"target": 1000.0, "drafter": 1500.0}
+    drawn = {(role, slots): slots / rate for role, rate in noiseless.items() for slots in trace.work.slots}
+    for role, event in (("target", "offer"), ("drafter", "computed")):
+        rows = [row for row in durations.rows if row.role == role]
+        assert len(rows) == (trace.kind == CODE[event]).sum()
+        # cv 0.3: five standard deviations of the logarithm
+        assert all(0.2 < row.seconds / drawn[role, row.samples * row.length] < 5 for row in rows)
+    for found, seconds in ((durations.transfer, case.transfer), (durations.steps, case.step)):
+        assert found == pytest.approx([seconds or 0.0] * len(found), abs=1e-9)
+
+
+def observed(*exchanges: Exchange, placement: str | None = None) -> Durations:
+    work = PlannedWork(tokens=[8] * 4, slots=[8] * 4, samples=[1] * 4, length=[8] * 4, bucket=[0] * 4)
+    durations = Durations(work=work, drafters=2, placement=placement)
+    durations.observe(exchanges)
+    return durations
+
+
+def deliver(batch: int, drafter: int = 0, source: int = 0) -> Deliver:
+    return Deliver(drafter, batch, 0, source, 0, False)
+
+
+def test_what_a_lost_target_was_computing_gives_no_record() -> None:
+    durations = observed(
+        (0.0, "ask", (0,), [Assign(0, 1, 0)]),
+        (4.0, "target_lost", (0,), [Assign(1, 1, 0)]),
+        (6.0, "offer", (1, 1), []),
+    )
+    assert [(row.worker, row.seconds) for row in durations.rows] == [(1, 2.0)]
+
+
+def test_a_batch_taken_ahead_begins_when_the_step_before_is_over() -> None:
+    durations = observed(
+        (0.0, "take", (0,), [deliver(0), deliver(1)]),
+        (1.0, "received", (0, 0), []),
+        (2.0, "received", (0, 1), []),
+        (4.0, "computed", (0, 0), [Step(0, (0, 1), (0,))]),
+        (9.0, "commit", (0, (0,)), []),
+        (11.0, "computed", (0, 1), [Step(1, (0, 1), (1,))]),
+        (11.0, "abandon", (1,), [Drop(1, (0, 1))]),
+    )
+    assert [row.seconds for row in durations.rows] == [3.0, 2.0]
+    assert durations.steps == [5.0] and durations.transfer == [1.0, 1.0]
+
+
+def test_a_copy_after_one_that_was_broken_off_is_not_measured() -> None:
+    durations = observed(
+        (0.0, "take", (0,), [deliver(0), deliver(1), deliver(2)]),
+        (3.0, "target_lost", (0,), [Recall(0, 0)]),
+        (9.0, "received", (0, 1), []),
+        (10.5, "received", (0, 2), []),
+    )
+    assert durations.transfer == [1.5]
+
+
+def test_only_copies_that_the_placement_asks_for_are_transfers() -> None:
+    calls: list[Exchange] = [
+        (0.0, "take", (0,), [deliver(0, 0, 0)]),
+        (0.0, "received", (0, 0), []),
+        (0.0, "take", (1,), [deliver(1, 1, 2)]),
+        (0.5, "received", (1, 1), []),
+    ]
+    assert observed(*calls).transfer == [0.0, 0.5]
+    assert observed(*calls, placement="producer").transfer == [0.5]
+    assert observed(*calls, placement="taker").transfer == []
+
+
+def test_the_loader_is_measured_from_the_admission_of_its_last_batch() -> None:
+    durations = observed(
+        (1.0, "load", (0,), [Loaded(0, 0)]),
+        (3.0, "load", (1,), []),
+        (8.0, "ask", (0,), [Loaded(1, 0)]),
+        (8.5, "load", (2,), [Loaded(2, 0)]),
+    )
+    assert durations.loader == [1.0, 2.0, 0.5]
+
+
+# Sources
+
+
+def test_costs_that_were_not_there_are_left_out(tmp_path: Path) -> None:
+    record(pipeline_of(data={"batches": 20}), tmp_path)
+    fitted = fit_sources([tmp_path])
+    assert fitted.step is None and fitted.loader is None and fitted.transfer is None
+
+
+def test_settings_anchors_and_bytes_come_from_the_configuration_of_the_trace(tmp_path: Path) -> None:
+    sections: dict[str, Any] = {
+        "model": {"name_or_path": "some/model", "taps": [1, 9, 17]},
+        "memory": {"hidden_size": 64, "taps": 3},
+        "training": {"anchors": 256},
+    }
+    record(pipeline_of(data={"batches": 20}, **sections), tmp_path)
+    fitted = fit_sources([tmp_path])
+    assert fitted.settings == {"model": "some/model", "taps": 3, "block_size": 16, "drafter_layers": 5}
+    assert fitted.hidden_bytes_per_token == 64 * 3 * 2
+    assert fitted.target is not None and fitted.drafter is not None
+    assert (fitted.target.samples[0].anchors, fitted.drafter.samples[0].anchors) == (None, 256)
+
+
+def test_a_profile_and_traces_in_any_form_are_merged(tmp_path: Path) -> None:
+    pipeline = pipeline_of(data={"batches": 20, "batch_tokens": 700})
+    for name in ("whole", "killed"):
+        record(pipeline, tmp_path / name)
+    parts = tmp_path / "killed" / "trace.parts"
+    parts.mkdir()
+    shutil.move(tmp_path / "killed" / "trace.parquet", parts / "000000.parquet")
+    renamed = shutil.copy(tmp_path / "whole" / "trace.parquet", tmp_path / "renamed")
+    profile = saved(profile_of(machine={"gpu": "A"}), tmp_path / "profile.json")
+    killed = tmp_path / "killed"
+    merged = fit_sources([profile, tmp_path / "whole", killed, killed / "trace.parquet", parts, renamed])
+    assert merged.machine == {"gpu": "A"}
+    counts = {shape: len(seconds) for shape, seconds in samples_of(merged, "target").items()}
+    assert counts == {(4, 700): 2, (1, 700): 5 * 20}
+
+
+def test_every_unusable_source_is_told_in_one_pass_with_its_path(tmp_path: Path) -> None:
+    missing, text, broken = tmp_path / "missing.json", tmp_path / "text.json", tmp_path / "trace.parquet"
+    text.write_text("no timings")
+    broken.write_bytes(b"PAR1 and no more")
+    empty, alike = tmp_path / "empty", tmp_path / "alike"
+    Case(batches=0).record(empty)
+    no_time = tmp_path / "no_time"
+    record(pipeline_of(data={"batches": 5}, timings={"drafter": {"seconds": 0}}), no_time)
+    alike.mkdir()
+    one = saved(profile_of(settings={"model": "a"}), tmp_path / "one.json")
+    other = saved(profile_of(settings={"model": "b"}), tmp_path / "other.json")
+    paths = [missing, text, broken, empty, alike, no_time, other]
+    faults = faults_of(missing, text, broken, empty, one, alike, no_time, other)
+    for fault, path in zip(faults, paths, strict=True):
+        assert fault.startswith(str(path)) and len(fault.splitlines()) == 1
+    assert "every one of 5 batches took no time" in faults[5]
+    assert "settings.model: 'b': another source has 'a'" in faults[6]
+
+
+def test_a_trace_with_an_event_missing_is_refused_and_not_a_crash(tmp_path: Path) -> None:
+    record(pipeline_of(data={"batches": 20}), tmp_path)
+    trace = read_trace(tmp_path)
+    kept = np.flatnonzero(trace.kind != CODE["assign"])
+    columns = ("time_s", "kind", "worker", "batch", "lane", "step", "source", "extra")
+    with pytest.raises(TimingsError, match="never began"):
+        fit_trace(replace(trace, **{column: getattr(trace, column)[kept] for column in columns}))
+
+
+# The command
+
+
+def test_the_command_writes_the_timings_and_tells_what_was_measured(tmp_path: Path) -> None:
+    record(variant("prefetch, step"), tmp_path / "run")
+    out = tmp_path / "new" / "timings.json"
+    told = CliRunner().invoke(app, ["fit", str(tmp_path / "run"), "-o", str(out)])
+    assert told.exit_code == 0, told.output
+    for name in ("target", "drafter", "step", "loader", "transfer"):
+        assert f"\n{name} " in told.output
+    assert [path.name for path in out.parent.iterdir()] == ["timings.json"]
+    as_json = CliRunner().invoke(app, ["fit", str(out), "-o", str(out), "--json"])
+    assert json.loads(as_json.stdout) == json.loads(out.read_text())
+
+
+def test_the_command_needs_a_source_and_an_output_and_ends_with_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = str(saved(profile_of(), tmp_path / "profile.json"))
+    for arguments in ([profile], ["-o", profile], ["none", "-o", "x"], [profile, "-o", "."]):
+        assert guarded(app, ["fit", *arguments]) == 2
+        errors = capsys.readouterr().err
+        assert len(errors.splitlines()) == 1 and "Traceback" not in errors
+
+
+def test_first_batches_and_shapes_are_told_for_each_role() -> None:
+    role = {"samples": [{"batch_size": 4, "length": 700, "seconds": [0.5, 0.7]}], "first_seconds": [60.0, 62.0]}
+    (part, loader) = measured_parts(build_profile({"drafter": role, "loader": {"seconds": [0.1]}}))
+    assert (part.name, part.shapes, part.samples, part.median, part.first) == ("drafter", 1, 2, 0.6, 61.0)
+    assert (loader.name, loader.shapes, loader.samples) == ("loader", None, 1)
