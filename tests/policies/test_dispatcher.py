@@ -1059,7 +1059,8 @@ def test_a_layout_that_nobody_could_use_is_refused(answers: dict[str, object], r
 
 
 @pytest.mark.parametrize(
-    ("name", "args"), [("load", (1, 1)), ("load", (1, 3)), ("target_ready", (1,)), ("loader_done", ()), ("offer", (0, 1))]
+    ("name", "args"),
+    [("load", (1, 1)), ("load", (1, 3)), ("target_ready", (1,)), ("loader_done", ()), ("offer", (0, 1))],
 )
 def test_a_policy_that_lets_a_drafter_wait_is_asked_again_after_every_input(name: str, args: tuple[int, ...]) -> None:
     core = with_policy(take_answer=WAIT)
