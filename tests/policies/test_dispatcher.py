@@ -895,6 +895,19 @@ def test_a_pooled_budget_that_shrinks_below_what_was_given_out_closes_the_step()
     assert core.drafter_lost(1) == [Flush(0, 0), Step(0, (0,), (0, 1, 2))]
 
 
+def test_a_pooled_budget_that_shrank_is_still_given_out_when_a_batch_is_recalled() -> None:
+    core = dispatcher(6, targets=2, drafters=2, capacity=6, sync="pooled", accumulate=2)
+    for drafter in (0, 1):
+        core.drafter_ready(drafter)
+    for batch, target, drafter in ((0, 0, 0), (1, 0, 1), (2, 0, 0)):
+        assert moves(produce(core, target, batch))[1:] == [("deliver", drafter, batch)]
+        if drafter == 0:
+            train(core, 0, batch)
+    produce(core, 1, 3)  # drafter 0 has it: the budget of four is given out
+    core.drafter_lost(1)
+    assert Step(0, (0,), (0, 2)) in core.target_lost(1), "two of two"
+
+
 def test_a_step_left_with_nothing_by_a_loss_is_dropped_for_those_who_joined() -> None:
     core = dispatcher(1, drafters=2, capacity=2, sync="step")
     core.drafter_ready(0), core.drafter_ready(1)

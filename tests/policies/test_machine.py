@@ -54,7 +54,7 @@ def run(seed: int) -> World:
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rule for a pipeline at rest may flush somebody only where assignments go in fixed turns."""
+    """The rule for a pipeline at rest may flush somebody only where assignments are fixed."""
     rule = Dispatcher._flush_starved
 
     def flush(self: Dispatcher) -> None:
@@ -63,7 +63,8 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(self._out) > before:
             dispatch, lost = self.dispatch.policy, len(self.targets) < len(self.computing) or self.dispatch._orphans
             turns = isinstance(self.feed.policy, Rotating) and isinstance(dispatch, RoundRobin)
-            assert turns or (isinstance(dispatch, Rotating) and lost), "the judgement of who is dry is incomplete"
+            uneven = isinstance(dispatch, Rotating | RoundRobin) and lost
+            assert turns or uneven, "the judgement of who is dry is incomplete"
 
     monkeypatch.setattr(Dispatcher, "_flush_starved", flush)
 
