@@ -9,8 +9,6 @@ import typer
 from dflash_run.live import live_view
 from dflash_run.rehearsal import CREWS, rehearse
 from dflash_sim.cli import (
-    COMPLETE,
-    INCOMPLETE,
     AsJson,
     File,
     Out,
@@ -21,13 +19,12 @@ from dflash_sim.cli import (
     guarded,
     name_of,
     read,
+    status_of,
 )
 from dflash_sim.prediction import summary_of
 from policies.faults import Fault, PipelineError
-from reports.summary import is_incomplete, to_json, versions, write_text
+from reports.summary import to_json, versions, write_text
 from reports.table import print_run
-
-INTERRUPTED = 130
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run a pipeline with real workers.")
 
@@ -68,9 +65,7 @@ def rehearse_command(
         sys.stdout.write(to_json(summary))
     else:
         print_run(console(), summary, title)
-    if summary["stop_reason"] == "interrupted":
-        raise typer.Exit(INTERRUPTED)
-    raise typer.Exit(INCOMPLETE if is_incomplete(summary) else COMPLETE)
+    raise typer.Exit(status_of([summary]))
 
 
 def main() -> None:

@@ -4,12 +4,9 @@ It is the only caller of the dispatcher, so decisions need no lock. It knows not
 never touches a payload. Times are model seconds: wall seconds times the speed-up.
 """
 
-import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any, Final
 
 from dflash_run.crew import Crew, Worker
@@ -66,6 +63,7 @@ class Launcher:
         placement: str | None = None,
         limits: Limits | None = None,
         watch: Callable[[float], None] | None = None,
+        interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.failures: list[str] = []
         """Workers that failed, why, and what they were at."""
@@ -91,17 +89,16 @@ class Launcher:
         """When each live worker said something last, by the wall."""
         self._lost_early: dict[Worker, str] = {}
         """Workers that were gone before they said that they had started."""
-        self._interrupted = False
+        self._interrupted = interrupted
 
     def run(self) -> float:
         """Run to the end; returns the time then."""
-        with self._signals():
-            self._assemble()
-            self._start = time.monotonic()
-            self._begin()
-            while self._dispatcher.ended is None:
-                self._turn()
-            self._log.flush()
+        self._assemble()
+        self._start = time.monotonic()
+        self._begin()
+        while self._dispatcher.ended is None:
+            self._turn()
+        self._log.flush()
         return self._now
 
     # The loop -------------------------------------------------------------------------------------------------------
@@ -126,7 +123,7 @@ class Launcher:
         if self._load_at is not None and self._load_at <= self._now:
             self._load()
         at_s = self._limits.at_s
-        if self._dispatcher.ended is None and self._interrupted:
+        if self._dispatcher.ended is None and self._interrupted():
             self._tell("stop", "interrupted")
         elif self._dispatcher.ended is None and at_s is not None and self._now > at_s:
             self._now = at_s
@@ -149,7 +146,7 @@ class Launcher:
         dispatcher = self._dispatcher
         missing = {("target", t) for t in dispatcher.targets} | {("drafter", d) for d in dispatcher.dispatch.consumers}
         until = time.monotonic() + _START_S
-        while missing and time.monotonic() < until and not self._interrupted:
+        while missing and time.monotonic() < until and not self._interrupted():
             for worker, message in self._crew.receive(_TICK_S):
                 missing.discard(worker)
                 if isinstance(message, Gone):
@@ -302,21 +299,3 @@ class Launcher:
             end += 1
         self._next = end
         self._tell("load", batch, end - batch)
-
-    # Signals --------------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """The first SIGINT or SIGTERM ends the run in order, a second one at once."""
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            if self._interrupted:
-                raise KeyboardInterrupt
-            self._interrupted = True
-
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

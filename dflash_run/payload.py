@@ -17,6 +17,10 @@ class PayloadError(RuntimeError):
     """A block is not the one that was promised: something lost or mixed up data."""
 
 
+class PayloadMissing(PayloadError):
+    """There is no block: its target was lost, which the launcher is about to say, or something lost data."""
+
+
 class PayloadStore:
     """Blocks in one folder, a file each; every worker opens the store for itself."""
 
@@ -33,11 +37,11 @@ class PayloadStore:
         unfinished.replace(path)
 
     def get(self, batch: int) -> None:
-        """Read and verify the block of a batch. Raises PayloadError."""
+        """Read and verify the block of a batch. Raises PayloadError, PayloadMissing where there is none."""
         try:
             block = self._path(batch).read_bytes()
         except OSError as error:
-            raise PayloadError(f"batch {batch}: its block cannot be read: {error.strerror}") from error
+            raise PayloadMissing(f"batch {batch}: its block cannot be read: {error.strerror}") from error
         if len(block) < _HEAD.size:
             raise PayloadError(f"batch {batch}: its block is cut off at {len(block)} bytes")
         found, size, checksum = _HEAD.unpack_from(block)

@@ -8,6 +8,7 @@ from dflash_run.crew import ProcessCrew, ThreadCrew, Worker
 from dflash_run.launcher import Launcher, Limits
 from dflash_run.payload import PayloadStore
 from dflash_run.worker import Orders
+from dflash_sim.interrupts import interruptible
 from dflash_sim.prediction import (
     Run,
     draw_times,
@@ -18,6 +19,7 @@ from dflash_sim.prediction import (
     planned_faults,
     trace_writer,
 )
+from dflash_sim.records import RECORDS
 from policies.assembly import build_dispatcher
 from policies.pipeline import Pipeline
 from reports.observer import Log, Observer
@@ -54,10 +56,11 @@ def rehearse(
         seed=pipeline.seed,
     )
     with contextlib.ExitStack() as stack:
+        interrupted = stack.enter_context(interruptible())
         writer = stack.enter_context(trace_writer(folder, "rehearsal", pipeline, dispatcher, plan, every_s=2.0))
         store = PayloadStore(folder / "payloads")
         stack.callback(store.clear)
-        crew = CREWS[driver](_orders(pipeline, folder / "payloads"))
+        crew = CREWS[driver](_orders(pipeline, folder))
         stack.callback(crew.close)
         launcher = Launcher(
             dispatcher=dispatcher,
@@ -69,6 +72,7 @@ def rehearse(
             speedup=speedup,
             placement=pipeline.dispatch.placement,
             limits=Limits(at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s),
+            interrupted=interrupted,
             watch=None if watch is None else lambda now: watch(now, run),
         )
         end = launcher.run()
@@ -88,7 +92,8 @@ def _orders(pipeline: Pipeline, folder: Path) -> dict[Worker, Orders]:
     for worker in workers:
         fault = faults.get(worker)
         orders[worker] = Orders(
-            folder=folder,
+            folder=folder / "payloads",
+            records=folder / RECORDS / f"{worker[0]}-{worker[1]}.csv",
             heartbeat_s=heartbeat,
             fails_at=None if fault is None else fault.at_batch,
             failure="crash" if fault is None else fault.kind,

@@ -25,10 +25,12 @@ from dflash_run.messages import (
     ToWorker,
     Train,
 )
-from dflash_run.payload import PayloadStore
+from dflash_run.payload import PayloadMissing, PayloadStore
 
 BLOCK_BYTES: Final = 256
 """Size of a rehearsal's hidden states."""
+_RECALL_S: Final = 5.0
+"""How long a block may be missing before its recall arrives."""
 _NEVER: Final = float("inf")
 
 
@@ -46,12 +48,32 @@ class Mail(Protocol):
     def send(self, message: FromWorker) -> None: ...
 
 
+class Records:
+    """What this worker itself says it did: a line for each batch, kept apart from the launcher's trace.
+
+    Each line is on its way to the disk before the launcher hears of it, so that a killed worker's file misses nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("w", encoding="ascii", buffering=1)
+
+    def add(self, did: str, batch: int) -> None:
+        """`computed` by a target, `taken` by a drafter."""
+        self._file.write(f"{did},{batch}\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Orders:
     """What a worker is told once, before it starts."""
 
     folder: Path
     """Where payloads lie."""
+    records: Path
+    """The file of the worker's own records."""
     heartbeat_s: float = 1.0
     """While it computes it says so at least this often."""
     fails_at: int | None = None
@@ -66,22 +88,20 @@ class _Loop:
     def __init__(self, mail: Mail, store: PayloadStore, orders: Orders) -> None:
         self.mail = mail
         self.store = store
+        self.records = Records(orders.records)
         self._orders = orders
         self._taken = 0
 
     def run(self) -> None:
         """Work until told to finish."""
         self.mail.send(Ready())
-        while True:
-            message = self.mail.get(self._patience())
-            match message:
-                case Finish():
-                    return
-                case None:
-                    self._due()
-                case _:
+        try:
+            while not isinstance(message := self.mail.get(self._patience()), Finish):
+                if message is not None:
                     self.handle(message)
-                    self._due()
+                self._due()
+        finally:
+            self.records.close()
 
     def handle(self, message: ToWorker) -> None:
         raise NotImplementedError
@@ -142,6 +162,7 @@ class Target(_Loop):
     def done(self, now: float) -> None:
         self._until = _NEVER
         self.store.put(self._batch, BLOCK_BYTES)
+        self.records.add("computed", self._batch)
         self.mail.send(Computed(self._batch))
 
 
@@ -154,6 +175,8 @@ class Drafter(_Loop):
         self._incoming: deque[Train] = deque()
         self._copied = _NEVER
         """When the first of `_incoming` has arrived."""
+        self._missing: dict[int, float] = {}
+        """Batches without a block, and until when the launcher may say that they are recalled."""
         self._ready: list[Train] = []
         self._training: Train | None = None
         self._trained = _NEVER
@@ -162,8 +185,9 @@ class Drafter(_Loop):
 
     def handle(self, message: ToWorker) -> None:
         match message:
-            case Train():
+            case Train(batch=batch):
                 self.take()
+                self.records.add("taken", batch)
                 self._incoming.append(message)
                 self._copy()
             case Open(step=step):
@@ -176,7 +200,7 @@ class Drafter(_Loop):
                 self._forget(batch)
 
     def deadline(self) -> float:
-        return min(self._copied, self._trained, self._applied)
+        return min(self._copied, self._trained, self._applied, *self._missing.values())
 
     def done(self, now: float) -> None:
         if self._copied <= now:
@@ -186,6 +210,9 @@ class Drafter(_Loop):
         if self._applied <= now:
             self._applied = _NEVER
             self.mail.send(Applied(self._applying))
+        for batch, until in self._missing.items():
+            if until <= now:
+                raise PayloadMissing(f"batch {batch} was delivered, but there is no block of it")
 
     def _copy(self) -> None:
         """Start copying the next batch, unless one is being copied."""
@@ -198,10 +225,14 @@ class Drafter(_Loop):
     def _arrive(self) -> None:
         item = self._incoming.popleft()
         self._copied = _NEVER
-        self.store.get(item.batch)
-        self.mail.send(Received(item.batch))
-        self._ready.append(item)
-        self._train()
+        try:
+            self.store.get(item.batch)
+        except PayloadMissing:
+            self._missing[item.batch] = time.monotonic() + _RECALL_S
+        else:
+            self.mail.send(Received(item.batch))
+            self._ready.append(item)
+            self._train()
         self._copy()
 
     def _train(self) -> None:
@@ -220,6 +251,7 @@ class Drafter(_Loop):
         self._train()
 
     def _forget(self, batch: int) -> None:
+        self._missing.pop(batch, None)
         copying = bool(self._incoming) and self._incoming[0].batch == batch
         self._incoming = deque(item for item in self._incoming if item.batch != batch)
         self._ready = [item for item in self._ready if item.batch != batch]

@@ -3,8 +3,9 @@
 What reads or writes traces is imported where it is used: pyarrow would double the time that a command takes to start.
 """
 
+import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -16,6 +17,8 @@ from rich.table import Table
 
 from dflash_sim.comparison import compare as compare_policies
 from dflash_sim.comparison import predict, with_policy
+from dflash_sim.interrupts import STATUS as INTERRUPTED
+from dflash_sim.interrupts import interruptible
 from dflash_sim.timings_file import TimingsError
 from policies.batches import BatchPlanError
 from policies.builtin import BUILTIN
@@ -73,8 +76,8 @@ def run(
     pipeline = read(file, overrides, seed)
     folder = out if out is not None else Path("runs") / name_of(pipeline, file)
     traced = folder if trace or perfetto is not None else None
-    with progress_bar(pipeline, "simulating") as progress:
-        _, summary = predict(pipeline, replications, progress, traced)
+    with progress_bar(pipeline, "simulating") as progress, interruptible() as interrupted:
+        _, summary = predict(pipeline, replications, progress, traced, interrupted)
     write_text(folder / "summary.json", to_json(summary))
     if perfetto is not None:
         from reports.perfetto import export_perfetto
@@ -86,7 +89,7 @@ def run(
         sys.stdout.write(to_json(summary))
     else:
         print_run(console(), summary, f"{name_of(pipeline, file)}: {described(pipeline)}")
-    raise typer.Exit(INCOMPLETE if is_incomplete(summary) else COMPLETE)
+    raise typer.Exit(status_of([summary]))
 
 
 @app.command()
@@ -106,16 +109,15 @@ def compare(
         raise PipelineError([Fault("--policy", policy, f"must name policies, e.g. {','.join(BUILTIN)}")])
     for name in names:
         with_policy(pipeline, name)  # every name is checked before the first run
-    with progress_bar(pipeline, "comparing") as progress:
-        comparison = compare_policies(pipeline, names, replications, progress)
+    with progress_bar(pipeline, "comparing") as progress, interruptible() as interrupted:
+        comparison = compare_policies(pipeline, names, replications, progress, interrupted)
     folder = out if out is not None else Path("runs") / f"{name_of(pipeline, file)}-compare"
     write_text(folder / "summary.json", to_json(comparison))
     if as_json:
         sys.stdout.write(to_json(comparison))
     else:
         print_comparison(console(), comparison, f"{name_of(pipeline, file)}: {described(pipeline)}")
-    incomplete = any(is_incomplete(entry["summary"]) for entry in comparison["policies"])
-    raise typer.Exit(INCOMPLETE if incomplete else COMPLETE)
+    raise typer.Exit(status_of([entry["summary"] for entry in comparison["policies"]]))
 
 
 @app.command()
@@ -123,13 +125,20 @@ def replay(
     trace: Annotated[Path, typer.Argument(help="trace.parquet of a run, or the run's folder.", show_default=False)],
     as_json: AsJson = False,
 ) -> None:
-    """Feed a recorded run's inputs to a fresh dispatcher and compare its effects with the recorded ones."""
+    """Feed a recorded run's inputs to a fresh dispatcher and compare its effects with the recorded ones.
+
+    The own records of a real run's workers, where there are some, must match the trace, too.
+    """
+    from dflash_sim.records import RECORDS, check_records
     from dflash_sim.replay import dispatcher_of
     from dflash_sim.replay import replay as replay_trace
     from reports.tracefile import read_trace
 
     recorded = read_trace(trace)
     differences = [str(difference) for difference in replay_trace(recorded, dispatcher_of(recorded))]
+    folder = (trace if trace.is_dir() else trace.parent) / RECORDS
+    if folder.is_dir():
+        differences += check_records(recorded, folder)
     verdict = "differs" if differences else "equal"
     if as_json:
         answer = {"kind": "replay", "rows": len(recorded), "complete": recorded.complete, "differences": differences}
@@ -166,22 +175,41 @@ def main() -> None:
     sys.exit(guarded(app, sys.argv[1:]))
 
 
-def guarded(command: typer.Typer, arguments: list[str]) -> int:
-    """Run a command; what is wrong with its input is told in one line a fault, without a traceback."""
-    sys.path.append("")  # a user's own policy is imported from the folder they stand in
+def _run(command: typer.Typer, arguments: list[str]) -> int:
     try:
         return int(command(arguments, standalone_mode=False) or 0)
     except typer.Exit as ended:
         return ended.exit_code
+
+
+def guarded(command: typer.Typer, arguments: list[str]) -> int:
+    """Run a command; what is wrong with its input is told in one line a fault, without a traceback."""
+    sys.path.append("")  # a user's own policy is imported from the folder they stand in
+    try:
+        status = _run(command, arguments)
+        sys.stdout.flush()
+        return status
     except _Misused as error:
         lines = [one_line(error.format_message())]
     except (PipelineError, BatchPlanError, TimingsError, TraceError, PolicyError) as error:
         lines = str(error).splitlines()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (BrokenPipeError, SystemExit):  # whoever read our output has seen enough (the latter is Typer's answer to it)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return COMPLETE
     except OSError as error:
         lines = [one_line(f"{error.filename or 'file'}: {error.strerror or error}")]
     for line in lines:
         sys.stderr.write(line + "\n")
     return UNUSABLE
+
+
+def status_of(summaries: Sequence[Mapping[str, Any]]) -> int:
+    """The exit status of runs with these summaries."""
+    if any(summary["stop_reason"] == "interrupted" for summary in summaries):
+        return INTERRUPTED
+    return INCOMPLETE if any(is_incomplete(summary) for summary in summaries) else COMPLETE
 
 
 def read(file: Path, overrides: list[str] | None, seed: int | None) -> Pipeline:

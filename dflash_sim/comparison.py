@@ -22,6 +22,7 @@ from reports.statistics import Interval, SteadyRate, steady_rate, t_interval, t_
 from reports.verdict import Alternative
 
 Progress = Callable[[float, int], None]
+Interrupted = Callable[[], bool]
 _ALIKE: Final = 0.999
 """Rates of fixed times closer than this are equal for any purpose."""
 QUICK: Final = 20_000
@@ -45,24 +46,38 @@ def replicate(
     count: int,
     progress: Progress | None = None,
     trace_in: Path | None = None,
+    interrupted: Interrupted | None = None,
 ) -> Iterator[Run]:
     """`count` runs of the same plan with other draws; the first is the plain run, and the one that is traced."""
     measured = measured_times(pipeline)
     for number, seed in enumerate(replication_seeds(pipeline.seed, count)):
         resampled = _resampled(measured, pipeline, seed) if number else measured
         folder = None if number else trace_in
-        yield simulate(pipeline, plan=plan, seed=seed, measured=resampled, trace_in=folder, progress=progress)
+        yield simulate(
+            pipeline,
+            plan=plan,
+            seed=seed,
+            measured=resampled,
+            trace_in=folder,
+            progress=progress,
+            interrupted=interrupted,
+        )
 
 
 def predict(
-    pipeline: Pipeline, replications: int = 1, progress: Progress | None = None, trace_in: Path | None = None
+    pipeline: Pipeline,
+    replications: int = 1,
+    progress: Progress | None = None,
+    trace_in: Path | None = None,
+    interrupted: Interrupted | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """The first run and the summary; several replications fill in means and intervals of the rates."""
     plan = plan_of(pipeline)
-    runs = replicate(pipeline, plan, replications, progress, trace_in)
+    runs = replicate(pipeline, plan, replications, progress, trace_in, interrupted)
     first = next(runs)
     summary = summary_of(first)
-    if summary["verdict"]["bottleneck"] in ("dispatch", "sync"):
+    idle = summary["verdict"]["bottleneck"] in ("dispatch", "sync")
+    if idle and summary["stop_reason"] != "interrupted":
         summary = summary_of(first, alternatives(pipeline, plan, first.measured))
     figures = [figures_of(summary), *(figures_of(summary_of(run)) for run in runs)]
     if len(figures) > 1:
@@ -89,14 +104,20 @@ def _preference(other: Alternative) -> tuple[float, bool, str]:
 
 
 def compare(
-    pipeline: Pipeline, policies: Sequence[str], replications: int = 1, progress: Progress | None = None
+    pipeline: Pipeline,
+    policies: Sequence[str],
+    replications: int = 1,
+    progress: Progress | None = None,
+    interrupted: Interrupted | None = None,
 ) -> dict[str, Any]:
     """The same work under several policies: a summary of each, its gain over the file's, and the ranking."""
     plan = plan_of(pipeline)
     summaries: dict[str, dict[str, Any]] = {}
     figures: dict[str, list[Figures]] = {}
     for policy in policies:
-        runs = replicate(with_policy(pipeline, policy), plan, replications, progress)
+        runs = replicate(
+            with_policy(pipeline, policy), plan, replications, progress, interrupted=interrupted
+        )
         every = [summary_of(run) for run in runs]
         summaries[policy] = every[0]
         figures[policy] = [figures_of(summary) for summary in every]

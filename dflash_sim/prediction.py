@@ -78,10 +78,12 @@ def simulate(
     measured: MeasuredTimes | None = None,
     trace_in: Path | None = None,
     progress: Callable[[float, int], None] | None = None,
+    interrupted: Callable[[], bool] | None = None,
 ) -> Run:
     """Simulate the pipeline once. `seed` replaces the file's for the times; the plan keeps the file's.
 
     `measured` replaces the timings that the file names. `trace_in` is the folder for a trace, if one is wanted.
+    `interrupted()` is asked now and then whether the run shall end.
 
     `progress(now_s, trained_batches)` is called now and then. Raises PipelineError, BatchPlanError or
     TimingsError for what only shows when the work is planned, PolicyError for a policy that breaks its rules.
@@ -107,6 +109,7 @@ def simulate(
             faults=planned_faults(pipeline),
             at_s=pipeline.stop.at_s,
             progress=progress,
+            interrupted=interrupted,
         )
         end = simulator.run()
         metrics.finish(end)

@@ -83,6 +83,7 @@ class Simulator:
         faults: Sequence[PlannedFault] = (),
         at_s: float | None = None,
         progress: Callable[[float, int], None] | None = None,
+        interrupted: Callable[[], bool] | None = None,
     ) -> None:
         self.env = simpy.Environment()
         self.failures: list[str] = []
@@ -98,6 +99,7 @@ class Simulator:
         self._placement = placement
         self._at_s = _NEVER if at_s is None else at_s
         self._progress = progress
+        self._interrupted = interrupted
         self._now = 0.0
         self._next = 0
         self._drafters = len(dispatcher.dispatch.consumers)
@@ -152,8 +154,15 @@ class Simulator:
             count += 1
             if count % _STRIDE == 0:
                 self._log.flush()
-            if count % _REPORT == 0 and self._progress is not None:
-                self._progress(self._now, dispatcher.ledger.count(TRAINED))
+            if count % _REPORT == 0:
+                self._report()
+
+    def _report(self) -> None:
+        """Tell how far the run is, and hear whether it shall end."""
+        if self._progress is not None:
+            self._progress(self._now, self._dispatcher.ledger.count(TRAINED))
+        if self._interrupted is not None and self._interrupted():
+            self._answer("stop", ("interrupted",), self._dispatcher.stop("interrupted"))
 
     def _carry_out(self) -> None:
         """Carry out the answers in order; what their effects cause at the same instant comes after them."""

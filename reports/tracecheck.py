@@ -58,6 +58,9 @@ def _rules(header: Header, events: Columns, end_s: float) -> Iterator[tuple[str,
         low, high = _bounds(header, column)
         values = events[column]
         yield f"{column} is not one that the run had", (values < low[kind]) | (values >= high[kind])
+    first, count = events["batch"].astype(np.int64), events["extra"]
+    loads = kind == CODE["load"]
+    yield "it loads what the run had not", loads & ((count < 1) | (first + count > header.planned))
     yield "rows of it are missing", _cut(events)
 
 

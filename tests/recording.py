@@ -149,17 +149,15 @@ def hang(role: str, worker: int, at_batch: int) -> PlannedFault:
 
 
 ABANDONED = (
-    ("ask", 0),
-    ("take", 0),
-    ("load", 0),
+    ("target_ready", 0),
+    ("drafter_ready", 0),
+    ("load", 0, 1),
     ("loader_done",),
     ("offer", 0, 0),
     ("received", 0, 0),
-    ("ask", 0),
     ("computed", 0, 0),
     ("abandon", 0),
     ("offer", 0, 0),
-    ("take", 0),
     ("received", 0, 0),
     ("computed", 0, 0),
     ("commit", 1, (0,)),

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = ("policies", "reports", "dflash_sim", "dflash_run")
-DECIDING = ("builtin", "dispatcher", "effects", "hop", "ledger", "policy", "window")
+DECIDING = ("builtin", "dispatcher", "effects", "errors", "hop", "ledger", "policy", "window")
 
 
 def _modules(package: str) -> list[Path]:

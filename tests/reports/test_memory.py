@@ -143,7 +143,6 @@ def simulate(
         times=times,
         log=log,
         batches=plan.count,
-        prefetch=prefetch,
         placement=placement,
         faults=faults,
     ).run()

@@ -84,7 +84,7 @@ def test_the_header_and_the_plan_come_back(run: Path) -> None:
 
 def test_a_run_is_over_when_the_recorder_says_so(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
-        writer.observe([(1.0, "ask", (0,), [])])
+        writer.observe([(1.0, "target_ready", (0,), [])])
         writer.finish(9.0)
     trace = read_trace(tmp_path)
     assert (trace.complete, trace.end_s, metrics_of(trace).targets[0].end) == (True, 9.0, 9.0)
@@ -121,7 +121,7 @@ observe = TraceWriter.observe
 def killed(self, exchanges):
     for exchange in exchanges:
         observe(self, [exchange])
-        if exchange[0] > 20:
+        if exchange[0] > 35:
             os.kill(os.getpid(), signal.SIGKILL)
 TraceWriter.observe = killed
 CASES["shared, step"].record(Path(sys.argv[1]), rows_per_part=50)
@@ -146,7 +146,7 @@ def test_a_live_run_is_readable_a_few_seconds_behind(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, every_s=5.0, clock=lambda: next(clock))
     lengths = []
     for target in range(3):
-        writer.observe([(0.0, "ask", (target,), [])])
+        writer.observe([(0.0, "target_ready", (target,), [])])
         lengths.append(len(read_trace(tmp_path)))
     assert lengths == [0, 2, 2]
     writer.close()
@@ -156,7 +156,7 @@ def test_a_live_run_is_readable_a_few_seconds_behind(tmp_path: Path) -> None:
 def test_flushing_often_keeps_one_open_part(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, rows_per_part=10)
     for _ in range(25):
-        writer.observe([(0.0, "take", (1,), [])])
+        writer.observe([(0.0, "drafter_ready", (1,), [])])
         writer.flush()
     parts = sorted(path.name for path in (tmp_path / "trace.parts").iterdir())
     assert parts == ["000000.parquet", "000001.parquet", "000002.parquet", "000003.parquet"]
@@ -165,7 +165,7 @@ def test_flushing_often_keeps_one_open_part(tmp_path: Path) -> None:
 
 def test_an_error_in_the_driver_still_closes_the_trace(tmp_path: Path) -> None:
     with pytest.raises(KeyError), open_writer(tmp_path) as writer:
-        writer.observe([(0.5, "ask", (2,), [])])
+        writer.observe([(0.5, "target_ready", (2,), [])])
         raise KeyError("the driver's own")
     trace = read_trace(tmp_path / "trace.parquet")
     assert (len(trace), trace.complete, trace.end_s) == (1, False, 0.5)
@@ -201,7 +201,7 @@ def test_a_missing_file_is_named_with_the_command_that_makes_one(tmp_path: Path)
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     writer = open_writer(tmp_path, rows_per_part=1)
     for _ in range(3):
-        writer.observe([(0.0, "take", (1,), [])])
+        writer.observe([(0.0, "drafter_ready", (1,), [])])
     (tmp_path / "trace.parts" / "000002.parquet").unlink()
     assert "part 000002 is missing" in refused(tmp_path / "trace.parts")
 
@@ -209,7 +209,7 @@ def test_a_missing_part_is_named(tmp_path: Path) -> None:
 def test_parts_of_two_runs_are_not_mixed(tmp_path: Path) -> None:
     for name, batches in {"a": 5, "b": 6}.items():
         writer = Case(batches=batches).writer(tmp_path / name, [("shared", 4)])
-        writer.observe([(0.0, "ask", (0,), [])])
+        writer.observe([(0.0, "target_ready", (0,), [])])
         writer.flush()
     ours, theirs = (tmp_path / name / "trace.parts" / "000001.parquet" for name in ("a", "b"))
     ours.write_bytes(theirs.read_bytes())
@@ -270,9 +270,14 @@ def altered(path: Path, column: str, row: int, value: float) -> None:
     [
         ("time_s", 100, 1e9, "event row 100 .*: the next time is not a later one"),
         ("time_s", 100, float("nan"), "event row .*: the next time is not a later one"),
-        ("worker", 1, 3, "event row 1 .ask.: worker is not one that the run had"),
-        ("worker", 1, -1, "event row 1 .ask.: worker is not one"),
+        ("worker", 1, 3, "event row 1 .target_ready.: worker is not one that the run had"),
+        ("worker", 1, -1, "event row 1 .target_ready.: worker is not one"),
+        ("worker", 3, 2, "event row 3 .drafter_ready.: worker is not one"),
         ("batch", 5, 60, "event row 5 .load.: batch is not one that the run had"),
+        ("batch", 5, 1, "event row 5 .load.: it loads what the run had not"),
+        ("extra", 5, 0, "event row 5 .load.: it loads what the run had not"),
+        ("extra", 5, -1, "event row 5 .load.: extra is not one that the run had"),
+        ("extra", 5, 61, "event row 5 .load.: extra is not one that the run had"),
         ("kind", 0, "assign", "event row 0 .assign.: an effect without an input"),
         ("kind", 9, "plan", "a column is missing, empty or unknown"),
         ("kind", 9, "finish", "event row 9 .finish.: a mark among the events"),

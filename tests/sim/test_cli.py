@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -104,6 +106,32 @@ def test_an_incomplete_run_ends_with_status_3_and_says_who_waits_for_what(small:
     result = dflash_sim("run", "small.yaml", "--set", faults, cwd=small.parent)
     assert result.returncode == 3
     assert "incomplete: deadlock" in result.stdout and "drafter/0 waits for" in result.stdout
+
+
+def start(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "dflash_sim", *arguments]
+    return subprocess.Popen(command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_a_simulation_with_status_130_and_a_summary(small: Path, number: int) -> None:
+    process = start("run", "small.yaml", "--json", "--set", "data.batches=2000000", cwd=small.parent)
+    time.sleep(6)
+    process.send_signal(number)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and errors == ""
+    summary = json.loads(output)
+    assert summary["stop_reason"] == "interrupted" and 0 < summary["batches"]["trained"] < 2_000_000
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(small: Path) -> None:
+    process = start("run", "small.yaml", "--json", cwd=small.parent)
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 0
 
 
 def test_nothing_to_do_is_complete(small: Path) -> None:

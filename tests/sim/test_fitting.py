@@ -259,7 +259,7 @@ def deliver(batch: int, drafter: int = 0, source: int = 0) -> Deliver:
 
 def test_what_a_lost_target_was_computing_gives_no_record() -> None:
     durations = observed(
-        (0.0, "ask", (0,), [Assign(0, 1, 0)]),
+        (0.0, "target_ready", (0,), [Assign(0, 1, 0)]),
         (4.0, "target_lost", (0,), [Assign(1, 1, 0)]),
         (6.0, "offer", (1, 1), []),
     )
@@ -268,7 +268,7 @@ def test_what_a_lost_target_was_computing_gives_no_record() -> None:
 
 def test_a_batch_taken_ahead_begins_when_the_step_before_is_over() -> None:
     durations = observed(
-        (0.0, "take", (0,), [deliver(0), deliver(1)]),
+        (0.0, "drafter_ready", (0,), [deliver(0), deliver(1)]),
         (1.0, "received", (0, 0), []),
         (2.0, "received", (0, 1), []),
         (4.0, "computed", (0, 0), [Step(0, (0, 1), (0,))]),
@@ -282,7 +282,7 @@ def test_a_batch_taken_ahead_begins_when_the_step_before_is_over() -> None:
 
 def test_a_copy_after_one_that_was_broken_off_is_not_measured() -> None:
     durations = observed(
-        (0.0, "take", (0,), [deliver(0), deliver(1), deliver(2)]),
+        (0.0, "drafter_ready", (0,), [deliver(0), deliver(1), deliver(2)]),
         (3.0, "target_lost", (0,), [Recall(0, 0)]),
         (9.0, "received", (0, 1), []),
         (10.5, "received", (0, 2), []),
@@ -292,9 +292,9 @@ def test_a_copy_after_one_that_was_broken_off_is_not_measured() -> None:
 
 def test_only_copies_that_the_placement_asks_for_are_transfers() -> None:
     calls: list[Exchange] = [
-        (0.0, "take", (0,), [deliver(0, 0, 0)]),
+        (0.0, "drafter_ready", (0,), [deliver(0, 0, 0)]),
         (0.0, "received", (0, 0), []),
-        (0.0, "take", (1,), [deliver(1, 1, 2)]),
+        (0.0, "drafter_ready", (1,), [deliver(1, 1, 2)]),
         (0.5, "received", (1, 1), []),
     ]
     assert observed(*calls).transfer == [0.0, 0.5]
@@ -304,12 +304,21 @@ def test_only_copies_that_the_placement_asks_for_are_transfers() -> None:
 
 def test_the_loader_is_measured_from_the_admission_of_its_last_batch() -> None:
     durations = observed(
-        (1.0, "load", (0,), [Loaded(0, 0)]),
-        (3.0, "load", (1,), []),
-        (8.0, "ask", (0,), [Loaded(1, 0)]),
-        (8.5, "load", (2,), [Loaded(2, 0)]),
+        (1.0, "load", (0, 1), [Loaded(0, 0)]),
+        (3.0, "load", (1, 1), []),
+        (8.0, "target_ready", (0,), [Loaded(1, 0)]),
+        (8.5, "load", (2, 1), [Loaded(2, 0)]),
     )
     assert durations.loader == [1.0, 2.0, 0.5]
+
+
+def test_batches_that_are_ready_together_share_the_loaders_time() -> None:
+    durations = observed(
+        (1.0, "load", (0, 1), [Loaded(0, 0)]),
+        (4.0, "load", (1, 3), []),
+        (8.0, "target_ready", (0,), [Loaded(3, 0)]),
+    )
+    assert durations.loader == [1.0, 1.0, 1.0, 1.0]
 
 
 # Sources

@@ -1,0 +1,76 @@
+"""The workers' own records of a real run, joined with its trace on the batch.
+
+A launcher could tell a consistent story that never happened. So every worker writes down by itself what it computed or
+took, and each `offer` and `Deliver` of the trace must be matched by one line, and each line by one of them.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+from policies.effects import Assign, Deliver
+from policies.trace import Input
+from reports.tracefile import Trace
+
+RECORDS: Final = "records"
+"""Folder of the records beside a trace: `target-0.csv`, lines `computed,17`; `drafter-1.csv`, lines `taken,17`."""
+
+Work = Counter[tuple[str, int]]
+"""(worker, batch) → how often: a batch that was computed again counts again."""
+
+
+def check_records(trace: Trace, folder: Path) -> list[str]:
+    """What trace and records do not agree on, a sentence each; empty where they match.
+
+    In a run that went to its end, every offer and every delivery has its line. A worker that was lost, and any worker
+    of a run that was stopped, may have done something that the launcher never heard of, or not have read its last mail.
+    """
+    least, most, lost = _told(trace)
+    recorded = _recorded(folder)
+    stopped = not trace.complete or _was_stopped(trace)
+    faults = []
+    for key in sorted(least.keys() | most.keys() | recorded.keys()):
+        worker, batch = key
+        loose = stopped or worker in lost
+        low = least[key] if loose or worker.startswith("target") else most[key]
+        high = most[key] if loose or worker.startswith("drafter") else least[key]
+        if not low <= recorded[key] <= high:
+            times = f"{low}" if low == high else f"{low} to {high}"
+            faults.append(f"{worker}, batch {batch}: {times} by the trace, {recorded[key]} in the worker's own records")
+    return faults
+
+
+def _told(trace: Trace) -> tuple[Work, Work, set[str]]:
+    """What each worker has done at least (offered, received), and at most (assigned, delivered); who was lost."""
+    least, most = Work(), Work()
+    lost: set[str] = set()
+    for _, event in trace.events():
+        match event:
+            case Input(name="offer", args=(target, batch)):
+                least[f"target/{target}", batch] += 1
+            case Assign(target=target, batch=batch):
+                most[f"target/{target}", batch] += 1
+            case Input(name="received", args=(drafter, batch)):
+                least[f"drafter/{drafter}", batch] += 1
+            case Deliver(drafter=drafter, batch=batch):
+                most[f"drafter/{drafter}", batch] += 1
+            case Input(name="target_lost", args=(number,)):
+                lost.add(f"target/{number}")
+            case Input(name="drafter_lost", args=(number,)):
+                lost.add(f"drafter/{number}")
+    return least, most, lost
+
+
+def _was_stopped(trace: Trace) -> bool:
+    return any(isinstance(event, Input) and event.name == "stop" for _, event in trace.events())
+
+
+def _recorded(folder: Path) -> Work:
+    found: Work = Counter()
+    for file in sorted(folder.glob("*.csv")):
+        worker = file.stem.replace("-", "/")
+        for line in file.read_text(encoding="ascii").splitlines():
+            _, _, batch = line.partition(",")
+            if batch.isdecimal():
+                found[worker, int(batch)] += 1
+    return found
