@@ -181,7 +181,6 @@ class Dispatcher:
     def computed(self, drafter: int, batch: int) -> list[Effect]:
         """The drafter has the gradients of a micro-batch of its open step, and room for another batch."""
         out = self._begin()
-        self._check_owner(drafter, batch)
         if self.ledger.place(batch) != RECEIVED:
             raise ProtocolError(f"drafter {drafter} computed batch {batch}, which it has not received")
         window = self.windows[drafter]
@@ -428,9 +427,9 @@ class Dispatcher:
     def _flush_starved(self) -> None:
         """Nobody moves: a drafter that waits for data which only the step's end can set free must be flushed.
 
-        Only assignments in fixed turns need it. The feed deals in turns and is blocked by a target whose lane is full,
-        because its drafter waits in the step for a drafter whose target gets no batch. Or `rotating` lanes that a
-        loss made uneven: the last targets are blocked by a full lane while the other drafter's lane is empty.
+        Only fixed assignments need it. The feed deals in turns and is blocked by a target whose lane is full,
+        because its drafter waits in the step for a drafter whose target gets no batch. Or a
+        loss made lanes of `rotating` or `round_robin` uneven: a full lane blocks every target while another is empty.
         """
         for drafter in self.dispatch.waiting:
             window = self.windows[drafter]

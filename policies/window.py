@@ -182,6 +182,7 @@ class Window:
         part.taken.remove(batch)
         self._size -= 1
         part.closed = part.flushed
+        part.closed = self.room(drafter) <= 0  # pooled: also where a loss left less budget than is given out
         return part.closed and not part.taken
 
     def _step_ahead(self, part: Part) -> int:

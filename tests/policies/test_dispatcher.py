@@ -385,6 +385,18 @@ def test_prefer_passes_the_oldest_batch_of_a_bucket_over_at_most_d_times_buckets
                 before = [lane.waiting[0] if lane.waiting else -1 for lane in world.core.dispatch.lanes]
 
 
+def test_a_batch_that_comes_back_for_a_bucket_that_was_done_respects_the_bound() -> None:
+    core = dispatcher((1, 0, 0, 0, 0), policy="bucketed", drafters=2, capacity=2)
+    core.drafter_ready(0)
+    produce(core, 0, 0)
+    core.received(0, 0)
+    for batch in range(1, 5):
+        produce(core, 0, batch)
+    core.drafter_lost(0)
+    assert core.offer(0, 0) == [], "four batches wait"
+    assert moves(core.drafter_ready(1)) == [("deliver", 1, 1), ("admit", 0, 0)]
+
+
 # bucketed, mix: require ---------------------------------------------------------------------------------------
 
 
@@ -432,6 +444,14 @@ def test_require_does_not_wait_for_targets_that_wait_for_a_blocked_one() -> None
     assert produce(core, 1, 3) == [Admit(1, 3, 0)], "target 0 may bring another bucket"
     assert core.load(4, 1) == []
     assert core.offer(0, 0)[:3] == [Deliver(0, 3, 0, 1, 0, True), Admit(0, 0, 0), Assign(0, 2, 0)]
+
+
+def test_require_counts_the_places_of_the_step_that_a_batch_taken_ahead_belongs_to() -> None:
+    core = dispatcher((0, 1, 0, 0, 1), policy="bucketed", mix="require", accumulate=2, capacity=9, prefetch=3)
+    for batch in range(4):
+        produce(core, 0, batch)
+    assert moves(core.drafter_ready(0)) == [("deliver", 0, batch) for batch in range(3)]
+    assert moves(produce(core, 0, 4)) == [("admit", 0, 4), ("deliver", 0, 4)]
 
 
 def test_require_looks_at_the_step_that_a_batch_taken_ahead_belongs_to() -> None:
@@ -624,9 +644,10 @@ def test_a_load_that_comes_last_finds_the_pipeline_at_rest(count: int, quiet: li
     assert sum(trained(world)) == 60 and quiet
 
 
-def test_lanes_made_uneven_by_a_loss_cannot_stop_a_step(quiet: list[int]) -> None:
+@pytest.mark.parametrize("batches", [8, 30])
+def test_lanes_made_uneven_by_a_loss_cannot_stop_a_step(batches: int, quiet: list[int]) -> None:
     """Batches that wait in lane 0 die with their target; lane 1 keeps its own, is full, and blocks the last target."""
-    world = World(setup(30, policy="rotating", targets=2, drafters=2, capacity=2, sync="step"))
+    world = World(setup(batches, policy="rotating", targets=2, drafters=2, capacity=2, sync="step"))
     for action in [("drafter_ready", 0), ("drafter_ready", 1), ("target_ready", 0), ("target_ready", 1)]:
         world.do(action)
     for target in (0, 1, 0, 1, 0, 1, 0):
@@ -637,8 +658,18 @@ def test_lanes_made_uneven_by_a_loss_cannot_stop_a_step(quiet: list[int]) -> Non
     for action in [("offer", 1), ("received", 1, 0), ("computed", 1)]:
         world.do(action)
     assert not quiet
-    assert sum(trained(finish(world))) == 30
+    assert sum(trained(finish(world))) == batches
     assert quiet
+
+
+def test_a_drafter_that_has_not_started_is_not_at_rest() -> None:
+    core = dispatcher(5, policy="rotating", drafters=2, capacity=1, sync="step", accumulate=2)
+    core.drafter_ready(1)
+    produce(core, 0, 0), produce(core, 0, 1)
+    assert train(core, 1, 1) == []
+    core.load(2, 3)
+    assert core.offer(0, 2) == [], "lane 0 is full: drafter 1 will be fed when drafter 0 has started"
+    assert moves(core.drafter_ready(0)) == [("deliver", 0, 0), ("admit", 0, 2)]
 
 
 # Losses of targets --------------------------------------------------------------------------------------------
@@ -864,6 +895,19 @@ def test_a_pooled_budget_that_shrinks_below_what_was_given_out_closes_the_step()
     assert core.drafter_lost(1) == [Flush(0, 0), Step(0, (0,), (0, 1, 2))]
 
 
+def test_a_pooled_budget_that_shrank_is_still_given_out_when_a_batch_is_recalled() -> None:
+    core = dispatcher(6, targets=2, drafters=2, capacity=6, sync="pooled", accumulate=2)
+    for drafter in (0, 1):
+        core.drafter_ready(drafter)
+    for batch, target, drafter in ((0, 0, 0), (1, 0, 1), (2, 0, 0)):
+        assert moves(produce(core, target, batch))[1:] == [("deliver", drafter, batch)]
+        if drafter == 0:
+            train(core, 0, batch)
+    produce(core, 1, 3)  # drafter 0 has it: the budget of four is given out
+    core.drafter_lost(1)
+    assert Step(0, (0,), (0, 2)) in core.target_lost(1), "two of two"
+
+
 def test_a_step_left_with_nothing_by_a_loss_is_dropped_for_those_who_joined() -> None:
     core = dispatcher(1, drafters=2, capacity=2, sync="step")
     core.drafter_ready(0), core.drafter_ready(1)
@@ -901,6 +945,14 @@ def test_an_abandoned_step_is_computed_again_for_a_later_one() -> None:
     ]  # fmt: skip
     assert core.offer(0, 0) == [Admit(0, 0, 0), Assign(0, 1, 0), Deliver(0, 0, 0, 0, 1, True)]
     assert core.steps == 0
+
+
+def test_an_abandoned_step_lets_waiting_drafters_take_again() -> None:
+    core = dispatcher(3, capacity=4)
+    core.drafter_ready(0)
+    produce(core, 0, 0), produce(core, 0, 1)
+    train(core, 0, 0)
+    assert Deliver(0, 1, 0, 0, 1, True) in core.abandon(0)
 
 
 def test_an_abandoned_step_leaves_what_was_taken_ahead_where_it_is() -> None:
