@@ -47,6 +47,7 @@ class Setup:
     capacity: int = 1
     feed: str = "shared"
     feed_depth: int = 1
+    """0 hands over to waiting targets only."""
     sync: str = "step"
     accumulate: int = 1
     prefetch: int = 0
@@ -57,7 +58,12 @@ class Setup:
         capacity = max(self.capacity, 1) * lanes if self.policy == "bucketed" else self.capacity
         return Dispatcher(
             feed=BUILTIN[self.feed]() if feed is None else feed,
-            feed_shape=Shape(producers=1, consumers=self.targets, depth=self.feed_depth),
+            feed_shape=Shape(
+                producers=1,
+                consumers=self.targets,
+                depth=max(self.feed_depth, 1),
+                capacity=None if self.feed_depth else 0,
+            ),
             dispatch=BUILTIN[self.policy](),
             dispatch_shape=Shape(
                 producers=self.targets,
@@ -426,6 +432,7 @@ class World:
 
         Under a feed in turns, unless its lane is empty: then a batch may come when another target's ask made room.
         """
+        effects = [effect for effect in effects if not isinstance(effect, Loaded)]
         for k, effect in enumerate(effects):
             if isinstance(effect, Admit):
                 assigned = [e for e in effects[k + 1 :] if isinstance(e, Assign)]

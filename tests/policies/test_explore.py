@@ -183,6 +183,15 @@ def test_every_interleaving_of_a_feed_in_turns_before_fixed_lanes() -> None:
     explore_all([case], 0, prompt=True)
 
 
+@pytest.mark.parametrize("policy", ["round_robin", "rotating", "shared"])
+def test_every_interleaving_where_batches_are_only_handed_over(policy: str) -> None:
+    chosen = [
+        Setup(targets=2, drafters=2, buckets=(0,) * 3, policy=policy, capacity=0, feed_depth=0, feed=feed, sync=sync)
+        for feed, sync in product(("shared", "rotating"), ("none", "step", "pooled"))
+    ]
+    explore_all(chosen, 1, prompt=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def random_setup(rng: random.Random) -> Setup:
         min_buckets=rng.randint(2, 3),
         capacity=rng.randint(0, 3),
         feed=rng.choice(["shared", "rotating"]),
-        feed_depth=rng.randint(1, 3),
+        feed_depth=rng.randint(0, 3),
         sync=rng.choice(["none", "step", "pooled"]),
         accumulate=rng.randint(1, 4),
         prefetch=rng.choice([0, 0, 1, 2, 3]),
