@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all bench validate-rehearsal clean
+.PHONY: demo test test-all bench validate-rehearsal random-rehearsals clean
 
 demo: .venv/base
 	$(BIN)/python -m dflash_sim.demo
@@ -26,6 +26,10 @@ bench: .venv/dev .venv-compiled/done
 # Twelve rehearsals of about 40 s beside their predictions, as docs/validation.md.
 validate-rehearsal: .venv/base
 	$(BIN)/python -m dflash_run.validate_rehearsal
+
+# 900 random rehearsals with faults in threads and 100 with killed processes.
+random-rehearsals: .venv/dev
+	$(BIN)/python tests/run/test_random_rehearsals.py
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

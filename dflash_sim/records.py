@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from policies.effects import Assign, Deliver
+from policies.effects import Assign, Deliver, End
 from policies.trace import Input
 from reports.tracefile import Trace
 
@@ -22,12 +22,12 @@ Work = Counter[tuple[str, int]]
 def check_records(trace: Trace, folder: Path) -> list[str]:
     """What trace and records do not agree on, a sentence each; empty where they match.
 
-    In a run that went to its end, every offer and every delivery has its line. A worker that was lost, and any worker
-    of a run that was stopped, may have done something that the launcher never heard of, or not have read its last mail.
+    In a run that went to its end, every offer and every delivery has its line. A worker that was lost, and any worker of
+    a run that was stopped early, may have done something that the launcher never heard of, or not have read its mail.
     """
     least, most, lost = _told(trace)
     recorded = _recorded(folder)
-    stopped = not trace.complete or _was_stopped(trace)
+    stopped = not _ran_out(trace)
     faults = []
     for key in sorted(least.keys() | most.keys() | recorded.keys()):
         worker, batch = key
@@ -61,8 +61,9 @@ def _told(trace: Trace) -> tuple[Work, Work, set[str]]:
     return least, most, lost
 
 
-def _was_stopped(trace: Trace) -> bool:
-    return any(isinstance(event, Input) and event.name == "stop" for _, event in trace.events())
+def _ran_out(trace: Trace) -> bool:
+    """Whether the run went to the end of its data."""
+    return any(isinstance(event, End) and event.reason == "data_exhausted" for _, event in trace.events())
 
 
 def _recorded(folder: Path) -> Work:
