@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test test-all bench validate-rehearsal random-rehearsals clean
 
 demo: .venv/base
-	$(BIN)/python -m dflash_sim.demo
+	$(BIN)/python -m dflash_run.demo
 
 test: .venv/dev
 	$(BIN)/ruff check .
@@ -20,6 +20,7 @@ test-all: .venv/dev
 bench: .venv/dev .venv-compiled/done
 	@echo "as installed by default, interpreted"
 	$(BIN)/python benchmarks/simulator.py
+	$(BIN)/python benchmarks/dispatcher.py
 	@echo "compiled from the same source (DFLASH_COMPILE=1)"
 	.venv-compiled/bin/python benchmarks/simulator.py
 

@@ -22,8 +22,9 @@ Work = Counter[tuple[str, int]]
 def check_records(trace: Trace, folder: Path) -> list[str]:
     """What trace and records do not agree on, a sentence each; empty where they match.
 
-    In a run that went to its end, every offer and every delivery has its line. A worker that was lost, and any worker of
-    a run that was stopped early, may have done something that the launcher never heard of, or not have read its mail.
+    In a run that went to its end, every offer and every delivery has its line. A worker that was lost, and any worker
+    of a run that was stopped early, may have done something that the launcher never heard of, or not have read its
+    last mail.
     """
     least, most, lost = _told(trace)
     recorded = _recorded(folder)

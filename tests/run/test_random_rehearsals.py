@@ -163,8 +163,8 @@ def campaign(driver: str, seeds: range) -> None:
         lost += summary["batches"]["lost"]
     spent = time.monotonic() - start
     print(
-        f"{driver}: seeds {seeds.start} to {seeds.stop - 1}, {len(seeds)} rehearsals in {spent:.0f} s: {failed} workers "
-        f"failed, ends {dict(ends)}; 0 lost under step and pooled, {lost} lost with their drafters "
+        f"{driver}: seeds {seeds.start} to {seeds.stop - 1}, {len(seeds)} rehearsals in {spent:.0f} s: {failed} "
+        f"workers failed, ends {dict(ends)}; 0 lost under step and pooled, {lost} lost with their drafters "
         "under none, 0 trained twice, 0 hangs"
     )
 
