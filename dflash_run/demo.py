@@ -21,7 +21,7 @@ def main() -> None:
     """Print the record beside the model, then the rehearsal beside its prediction."""
     demo.main()
     out = console()
-    out.print("\n[bold]6. Ten seconds of real workers[/bold]: i % 3 again, eight threads, sleeping 40 times too short\n")
+    out.print("\n[bold]6. Ten seconds of real workers[/bold]: i % 3 in eight threads, 40 times too fast\n")
     pipeline = replaced(load(demo.RECORD, for_simulation=True), {"data.batches": BATCHES})
     with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
         rehearsed = summary_of(rehearse(pipeline, Path(folder), speedup=SPEEDUP), kind="rehearsal")
@@ -33,8 +33,8 @@ def _line(summary: dict[str, Any]) -> str:
     drafter = summary["workers"][-1]
     idle = drafter["starved_s"] / drafter["lifetime_s"]
     batches, rate = summary["batches"], ktok(summary["throughput"]["tokens_per_s"])
-    trained = f"{batches['trained']} of {batches['planned']} batches trained, {batches['lost']} lost"
-    return f"{rate} over the whole run, {drafter['name']} idle {idle:.0%}, lanes {lane_text(summary['lanes'])}, {trained}"
+    trained = f"{batches['trained']} of {batches['planned']} trained, {batches['lost']} lost"
+    return f"{rate} in all, {drafter['name']} idle {idle:.0%}, lanes {lane_text(summary['lanes'])}, {trained}"
 
 
 if __name__ == "__main__":
