@@ -6,7 +6,7 @@ What reads or writes traces is imported where it is used: pyarrow would double t
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -75,8 +75,9 @@ def run(
     """Predict one pipeline."""
     pipeline = read(file, overrides, seed)
     folder = out if out is not None else Path("runs") / name_of(pipeline, file)
+    check_outputs(folder, perfetto)
     traced = folder if trace or perfetto is not None else None
-    with progress_bar(pipeline, "simulating") as progress, interruptible() as interrupted:
+    with progress_bar(pipeline, "simulating") as progress, interruptible() as interrupted, quiet_policies():
         _, summary = predict(pipeline, replications, progress, traced, interrupted)
     write_text(folder / "summary.json", to_json(summary))
     if perfetto is not None:
@@ -107,17 +108,29 @@ def compare(
     names = list(dict.fromkeys(name.strip() for name in policy.split(",") if name.strip()))
     if not names:
         raise PipelineError([Fault("--policy", policy, f"must name policies, e.g. {','.join(BUILTIN)}")])
-    for name in names:
-        with_policy(pipeline, name)  # every name is checked before the first run
-    with progress_bar(pipeline, "comparing") as progress, interruptible() as interrupted:
-        comparison = compare_policies(pipeline, names, replications, progress, interrupted)
+    check_policies(pipeline, names)
     folder = out if out is not None else Path("runs") / f"{name_of(pipeline, file)}-compare"
+    check_outputs(folder)
+    with progress_bar(pipeline, "comparing") as progress, interruptible() as interrupted, quiet_policies():
+        comparison = compare_policies(pipeline, names, replications, progress, interrupted)
     write_text(folder / "summary.json", to_json(comparison))
     if as_json:
         sys.stdout.write(to_json(comparison))
     else:
         print_comparison(console(), comparison, f"{name_of(pipeline, file)}: {described(pipeline)}")
     raise typer.Exit(status_of([entry["summary"] for entry in comparison["policies"]]))
+
+
+def check_policies(pipeline: Pipeline, names: Sequence[str]) -> None:
+    """Every name is checked before the first run."""
+    faults: list[Fault] = []
+    for name in names:
+        try:
+            with_policy(pipeline, name)
+        except PipelineError as error:
+            faults += error.faults
+    if faults:
+        raise PipelineError(faults)
 
 
 @app.command()
@@ -184,6 +197,8 @@ def _run(command: typer.Typer, arguments: list[str]) -> int:
 
 def guarded(command: typer.Typer, arguments: list[str]) -> int:
     """Run a command; what is wrong with its input is told in one line a fault, without a traceback."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.path.append("")  # a user's own policy is imported from the folder they stand in
     try:
         status = _run(command, arguments)
@@ -191,7 +206,9 @@ def guarded(command: typer.Typer, arguments: list[str]) -> int:
         return status
     except _Misused as error:
         lines = [one_line(error.format_message())]
-    except (PipelineError, BatchPlanError, TimingsError, TraceError, PolicyError) as error:
+    except PolicyError as error:
+        lines = [one_line(f"dispatch.policy: {error}")]
+    except (PipelineError, BatchPlanError, TimingsError, TraceError) as error:
         lines = str(error).splitlines()
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -203,6 +220,19 @@ def guarded(command: typer.Typer, arguments: list[str]) -> int:
     for line in lines:
         sys.stderr.write(line + "\n")
     return UNUSABLE
+
+
+def check_outputs(folder: Path, perfetto: Path | None = None) -> None:
+    """What will be written can be: a long simulation must not end at a file name."""
+    faults = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        faults.append(Fault("-o", str(folder), f"must be a folder that can be written: {error.strerror}"))
+    if perfetto is not None and perfetto.is_dir():
+        faults.append(Fault("--perfetto", str(perfetto), "must be a file; it is a folder"))
+    if faults:
+        raise PipelineError(faults)
 
 
 def status_of(summaries: Sequence[Mapping[str, Any]]) -> int:
@@ -229,9 +259,14 @@ def described(pipeline: Pipeline) -> str:
     """The pipeline in a few words."""
     topology, training = pipeline.topology, pipeline.training
     return (
-        f"{topology.targets} targets + {topology.drafters} drafters, {pipeline.dispatch.policy}, "
+        f"{counted(topology.targets, 'target')} + {counted(topology.drafters, 'drafter')}, {pipeline.dispatch.policy}, "
         f"sync {training.sync}, accumulate {training.accumulate}"
     )
+
+
+def counted(count: int, name: str) -> str:
+    """`1 target`, `3 targets`."""
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
 
 
 def print_measured(profile: "Profile") -> None:
@@ -251,17 +286,22 @@ def print_measured(profile: "Profile") -> None:
 def console() -> Console:
     """Where people read results; a pipe gets lines of 120 columns, so that tables are not cut."""
     plain = Console()
-    return plain if plain.is_terminal else Console(width=120)
+    return plain if plain.is_terminal or "COLUMNS" in os.environ else Console(width=120)
+
+
+def quiet_policies() -> AbstractContextManager[object]:
+    """What a user's policy prints goes to stderr: stdout is for the result."""
+    return redirect_stdout(sys.stderr)
 
 
 @contextmanager
-def progress_bar(pipeline: Pipeline, what: str) -> Iterator[Callable[[float, int], None] | None]:
-    """A bar on stderr over the trained batches, where a person watches."""
+def progress_bar(pipeline: Pipeline, what: str) -> Iterator[Callable[[float, float], None] | None]:
+    """A bar on stderr over the share of trained batches, where a person watches; it starts again with each run."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
         yield None
         return
     columns: list[Any] = [TextColumn(what), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()]
     with Progress(*columns, console=errors, transient=True) as progress:
-        task = progress.add_task(what, total=None)
-        yield lambda now, trained: progress.update(task, completed=trained)
+        task = progress.add_task(what, total=1.0)
+        yield lambda now, share: progress.update(task, completed=share)

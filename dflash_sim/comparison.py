@@ -21,7 +21,7 @@ from policies.pipeline import Pipeline
 from reports.statistics import Interval, SteadyRate, steady_rate, t_interval, t_quantile
 from reports.verdict import Alternative
 
-Progress = Callable[[float, int], None]
+Progress = Callable[[float, float], None]
 Interrupted = Callable[[], bool]
 _ALIKE: Final = 0.999
 """Rates of fixed times closer than this are equal for any purpose."""
@@ -112,19 +112,28 @@ def compare(
 ) -> dict[str, Any]:
     """The same work under several policies: a summary of each, its gain over the file's, and the ranking."""
     plan = plan_of(pipeline)
-    summaries: dict[str, dict[str, Any]] = {}
+    firsts: dict[str, Run] = {}
     figures: dict[str, list[Figures]] = {}
     for policy in policies:
         runs = replicate(
             with_policy(pipeline, policy), plan, replications, progress, interrupted=interrupted
         )
-        every = [summary_of(run) for run in runs]
-        summaries[policy] = every[0]
-        figures[policy] = [figures_of(summary) for summary in every]
-        if replications > 1:
-            _fill_in(every[0], figures[policy])
+        firsts[policy] = first = next(runs)
+        figures[policy] = [figures_of(summary_of(run)) for run in (first, *runs)]
+    summaries = {policy: summary_of(run, _among(policy, figures)) for policy, run in firsts.items()}
+    if replications > 1:
+        for policy, summary in summaries.items():
+            _fill_in(summary, figures[policy])
     base = pipeline.dispatch.policy if pipeline.dispatch.policy in figures else policies[0]
     return _comparison(pipeline, base, summaries, figures)
+
+
+def _among(policy: str, figures: Mapping[str, Sequence[Figures]]) -> list[Alternative]:
+    """What the other policies that are compared bring, best first."""
+    own = figures[policy][0].steady_tokens_per_s
+    others = {name: every[0].steady_tokens_per_s for name, every in figures.items() if name != policy}
+    found = [Alternative(name, rate, rate / own - 1) for name, rate in others.items() if own and rate]
+    return sorted(found, key=_preference)
 
 
 def with_policy(pipeline: Pipeline, policy: str) -> Pipeline:

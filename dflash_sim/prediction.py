@@ -77,7 +77,7 @@ def simulate(
     seed: int | None = None,
     measured: MeasuredTimes | None = None,
     trace_in: Path | None = None,
-    progress: Callable[[float, int], None] | None = None,
+    progress: Callable[[float, float], None] | None = None,
     interrupted: Callable[[], bool] | None = None,
 ) -> Run:
     """Simulate the pipeline once. `seed` replaces the file's for the times; the plan keeps the file's.
@@ -85,7 +85,7 @@ def simulate(
     `measured` replaces the timings that the file names. `trace_in` is the folder for a trace, if one is wanted.
     `interrupted()` is asked now and then whether the run shall end.
 
-    `progress(now_s, trained_batches)` is called now and then. Raises PipelineError, BatchPlanError or
+    `progress(now_s, share_trained)` is called now and then. Raises PipelineError, BatchPlanError or
     TimingsError for what only shows when the work is planned, PolicyError for a policy that breaks its rules.
     """
     plan = plan if plan is not None else plan_of(pipeline)

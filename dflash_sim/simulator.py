@@ -82,7 +82,7 @@ class Simulator:
         placement: str | None = None,
         faults: Sequence[PlannedFault] = (),
         at_s: float | None = None,
-        progress: Callable[[float, int], None] | None = None,
+        progress: Callable[[float, float], None] | None = None,
         interrupted: Callable[[], bool] | None = None,
     ) -> None:
         self.env = simpy.Environment()
@@ -160,7 +160,7 @@ class Simulator:
     def _report(self) -> None:
         """Tell how far the run is, and hear whether it shall end."""
         if self._progress is not None:
-            self._progress(self._now, self._dispatcher.ledger.count(TRAINED))
+            self._progress(self._now, self._dispatcher.ledger.count(TRAINED) / max(self._batches, 1))
         if self._interrupted is not None and self._interrupted():
             self._answer("stop", ("interrupted",), self._dispatcher.stop("interrupted"))
 
@@ -342,6 +342,8 @@ class Simulator:
         self.failures.append(f"{role}/{worker}: {fault.kind} on taking batch {batch} ({fault.at_batch} of its own)")
         if role == "drafter":
             self._desks[worker].dead = True
+            if fault.kind == HANG and not self._transfers:  # it hangs computing: there was nothing to copy
+                self._answer("received", (worker, batch), self._dispatcher.received(worker, batch))
         if fault.kind == CRASH and self._dispatcher.ended is None:
             name = f"{role}_lost"
             self._answer(name, (worker,), getattr(self._dispatcher, name)(worker))

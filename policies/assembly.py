@@ -2,12 +2,14 @@
 
 import importlib
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from policies.builtin import BUILTIN
 from policies.dispatcher import Dispatcher
+from policies.errors import PolicyError
 from policies.faults import Fault, PipelineError
 from policies.pipeline import Pipeline, capacity_fault
-from policies.policy import Policy, Shape
+from policies.policy import LaneSpec, Layout, Policy, Shape, View
 
 _METHODS = ("layout", "put", "take", "reach")
 
@@ -52,14 +54,50 @@ def load_policy(name: str) -> Policy:
     module, _, attribute = name.partition(":")
     try:
         policy = getattr(importlib.import_module(module), attribute)()
-    except Exception as error:  # the user's own module may fail in any way
+    except (Exception, SystemExit) as error:  # the user's own module may fail in any way
         rule = f"must be importable and take no arguments: {type(error).__name__}: {error}"
-        raise PipelineError([Fault("dispatch.policy", name, rule, _remedy(module))]) from error
+        remedy = _remedy(module) if isinstance(error, ModuleNotFoundError) else ""
+        raise PipelineError([Fault("dispatch.policy", name, rule, remedy)]) from error
     missing = [method for method in _METHODS if not callable(getattr(policy, method, None))]
     if missing:
         rule = f"must have the methods {_listed(_METHODS)}; it lacks {_listed(missing)}"
         raise PipelineError([Fault("dispatch.policy", name, rule)])
-    return policy  # type: ignore[no-any-return]
+    return GuardedPolicy(policy, name)
+
+
+class GuardedPolicy:
+    """A user's policy whose exceptions and answers of a wrong kind become `PolicyError`s that name the policy."""
+
+    def __init__(self, policy: Any, name: str) -> None:
+        self.name = name
+        self._policy = policy
+
+    def layout(self, shape: Shape) -> Layout:
+        layout = self._call("layout", shape)
+        if not isinstance(layout, Layout) or not all(isinstance(lane, LaneSpec) for lane in layout.lanes):
+            raise PolicyError(f"{self.name}: layout answered {layout!r}: give a Layout of LaneSpecs")
+        return layout
+
+    def put(self, producer: int, batch: int, view: View) -> int:
+        lane: int = self._call("put", producer, batch, view)
+        return lane
+
+    def take(self, consumer: int, view: View) -> int:
+        lane: int = self._call("take", consumer, view)
+        return lane
+
+    def reach(self, producer: int, view: View) -> Sequence[int]:
+        lanes = self._call("reach", producer, view)
+        known = range(len(view.lanes))
+        if not isinstance(lanes, Iterable) or not all(type(lane) is int and lane in known for lane in lanes):
+            raise PolicyError(f"{self.name}: reach answered {lanes!r}: give numbers of lanes, below {len(known)}")
+        return list(lanes)
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        try:
+            return getattr(self._policy, method)(*arguments)
+        except (Exception, SystemExit) as error:
+            raise PolicyError(f"{self.name}: {method} raised {type(error).__name__}: {error}") from error
 
 
 def _remedy(module: str) -> str:

@@ -185,7 +185,7 @@ class Hop:
         lane = self.policy.put(producer, batch, self)
         if type(lane) is not int or not 0 <= lane < len(self.lanes) or self.lanes[lane].orphan:
             rule = f"a lane from 0 to {len(self.lanes) - 1} whose reader lives"
-            raise PolicyError(f"{type(self.policy).__name__}.put answered {lane!r} for batch {batch}: give {rule}")
+            raise PolicyError(f"{named(self.policy)}.put answered {lane!r} for batch {batch}: give {rule}")
         return lane
 
     def reachable(self, consumer: int) -> bool:
@@ -271,16 +271,21 @@ class Hop:
             return WAIT
         if type(index) is not int or not 0 <= index < len(self.lanes) or not self.lanes[index].waiting:
             raise PolicyError(
-                f"{type(self.policy).__name__}.take answered {index!r} for consumer {consumer}: "
+                f"{named(self.policy)}.take answered {index!r} for consumer {consumer}: "
                 "give a lane with a waiting batch, or WAIT"
             )
         lane = self.lanes[index]
         if lane.reader is not None and lane.reader != consumer:
             raise PolicyError(
-                f"{type(self.policy).__name__}.take gave consumer {consumer} lane {lane.name!r}, "
+                f"{named(self.policy)}.take gave consumer {consumer} lane {lane.name!r}, "
                 f"which only consumer {lane.reader} reads"
             )
         return index
+
+
+def named(policy: Policy) -> str:
+    """The policy's name for messages: its own, or its class."""
+    return str(getattr(policy, "name", type(policy).__name__))
 
 
 def _check_layout(policy: Policy, layout: Layout, shape: Shape) -> None:
@@ -297,4 +302,4 @@ def _check_layout(policy: Policy, layout: Layout, shape: Shape) -> None:
         rule = f"a bound needs one lane for each of the {len(shape.buckets)} buckets, and room for one batch in each"
         faults.append(f"a bound of {bound!r} over {len(lanes)} lanes: {rule}")
     if faults:
-        raise PolicyError(f"{type(policy).__name__}.layout answered {'; '.join(faults)}")
+        raise PolicyError(f"{named(policy)}.layout answered {'; '.join(faults)}")

@@ -56,6 +56,8 @@ class WorkerMeter:
         self.state = STARVED
         self.since = 0.0
         self.end: float | None = None
+        self.stuck_since = 0.0
+        """When it came into the state in which its life ended."""
         self.lost = False
         self.batches = 0
         self.tokens = 0
@@ -82,6 +84,7 @@ class WorkerMeter:
     def close(self, now: float) -> None:
         """The worker's life ends, if it has not yet."""
         if self.end is None:
+            self.stuck_since = self.since
             self.turn(now, self.state)
             self.end = now
 

@@ -79,7 +79,7 @@ def summarize(metrics: Metrics, plan: BatchPlan, facts: Facts) -> dict[str, Any]
         "versions": versions(),
     }
     if is_incomplete(summary):
-        since = {meter.name: meter.since for meter in (*metrics.targets, *metrics.drafters)}
+        since = {meter.name: meter.stuck_since for meter in (*metrics.targets, *metrics.drafters)}
         summary["waiting"] = [
             {"worker": worker, "for": what, "since_s": since[worker]} for worker, what in facts.waiting
         ]

@@ -46,19 +46,21 @@ def print_run(console: Console, summary: Mapping[str, Any], title: str) -> None:
     for part in (_worker_table(summary["workers"]), _lane_table(summary["lanes"])):
         console.print(part)
     for line in _notes(summary):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False)
 
 
 def print_comparison(console: Console, comparison: Mapping[str, Any], title: str) -> None:
     """Policies side by side, best first."""
     console.print(f"[bold]{escape(title)}[/bold]")
-    table = _table("policy", "rate", f"against {comparison['base']}", "ends after", "starved", "lanes", "verdict")
+    table = _table("policy", "rate", "gain", "ends after", "drafters starved", "verdict")
     for entry in comparison["policies"]:
         table.add_row(*_comparison_row(entry))
     console.print(table)
+    console.print(f"gain: against {escape(comparison['base'])}", highlight=False)
     for entry in comparison["policies"]:
-        line = f"[bold]{escape(entry['policy'])}[/bold]  {escape(entry['summary']['verdict']['text'])}"
-        console.print(line, highlight=False, soft_wrap=True)
+        summary = entry["summary"]
+        line = f"[bold]{escape(entry['policy'])}[/bold] lanes {escape(lane_text(summary['lanes']))}; "
+        console.print(line + escape(summary["verdict"]["text"]), highlight=False)
     console.print(escape(comparison["outcome"]), highlight=False)
 
 
@@ -111,14 +113,14 @@ def _lane_table(lanes: Sequence[Mapping[str, Any]]) -> RenderableType:
 
 
 def _notes(summary: Mapping[str, Any]) -> list[str]:
-    notes = [f"lanes {escape(lane_text(summary['lanes']))}, {summary['max_outstanding']} batches outstanding at most"]
+    notes = [f"lanes {escape(lane_text(summary['lanes']))}, at most {summary['max_outstanding']} outstanding"]
     notes += _mixing(summary["mixing"]) + _memory(summary["memory"])
     notes += [f"times: {escape(text)}" for text in summary.get("timings_used", ())]
     notes += [f"[red]failed[/red] {escape(text)}" for text in summary["failures"]]
     if is_incomplete(summary):
         notes.append(f"[red]incomplete: {summary['stop_reason']}[/red]")
         notes += [
-            f"  {each['worker']} waits for {escape(each['for'])} since {duration(each['since_s'])}"
+            f"  {each['worker']} waits for {escape(each['for'])}, since t = {duration(each['since_s'])}"
             for each in summary.get("waiting", ())
         ]
     return [*notes, f"[bold]verdict[/bold] {escape(summary['verdict']['text'])}"]
@@ -140,7 +142,9 @@ def _memory(memory: Mapping[str, Any]) -> list[str]:
     if memory.get("host_peak_bytes") is None:
         return []
     peaks = ", ".join(size(peak) for peak in memory["drafter_peak_bytes"])
-    notes = [f"memory: host {size(memory['host_peak_bytes'])} at the peak, drafters {peaks}"]
+    exact, pinned = memory["host_peak_bytes"], memory["host_pinned_peak_bytes"]
+    rounded = f" ({size(pinned)} as pinned)" if pinned != exact else ""
+    notes = [f"memory: host {size(exact)}{rounded} at the peak, drafters {peaks}"]
     return notes + [f"[red]over the limit[/red] {escape(text)}" for text in memory.get("over", ())]
 
 
@@ -152,10 +156,9 @@ def _comparison_row(entry: Mapping[str, Any]) -> list[str]:
     if entry["gain_ci95"]:
         low, high = entry["gain_ci95"]
         gain += f" ({low:+.1%} … {high:+.1%})"
-    lanes = lane_text(summary["lanes"])
     bottleneck = summary["verdict"]["bottleneck"] or "–"
     ends = duration(summary["makespan_s"])
-    return [entry["policy"], ktok(entry["rate"]), gain, ends, " ".join(starved), escape(lanes), bottleneck]
+    return [entry["policy"], ktok(entry["rate"]), gain, ends, " ".join(starved), bottleneck]
 
 
 def _starved(worker: Mapping[str, Any]) -> float:

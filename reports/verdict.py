@@ -9,6 +9,7 @@ from reports.metrics import BLOCKED, BUSY, STARVED, SYNC, TRANSFER, Metrics, Wor
 NEAR: Final = 0.97
 """A run within 3 % of the smallest solo rate uses it; two rates within 3 % are balanced."""
 _INFINITE: Final = float("inf")
+_TRY: Final = "compare the policies: `dflash-sim compare`"
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,15 @@ def _lost_time(metrics: Metrics, steady: float, rates: SoloRates, alternatives: 
     if sync > starved:
         worst = max(metrics.drafters, key=lambda meter: share(meter, SYNC))
         text = f"sync: {could}; {worst.name} waits {share(worst, SYNC):.0%} of the time for the others at steps"
-        return Verdict("sync", text + _advice(alternatives, "`sync: pooled`, or equal drafters, would help"))
+        return Verdict("sync", text + _advice(alternatives, "drafters of equal speed would help"))
     worst = max(metrics.drafters, key=lambda meter: share(meter, STARVED))
     text = f"dispatch: {worst.name} is idle {share(worst, STARVED):.0%} of the time"
     blocked = [meter for meter in metrics.targets if share(meter, BLOCKED) >= 0.01]
     if blocked:
         mean = sum(share(meter, BLOCKED) for meter in blocked) / len(blocked)
         text += f" while {_named(blocked)} {'is' if len(blocked) == 1 else 'are'} blocked {mean:.0%}"
-    return Verdict("dispatch", f"{text}: {could}" + _advice(alternatives, "compare the policies: `dflash-sim compare`"))
+    otherwise = "no policy tried gives more" if alternatives else _TRY
+    return Verdict("dispatch", f"{text}: {could}" + _advice(alternatives, otherwise))
 
 
 def _advice(alternatives: Sequence[Alternative], otherwise: str) -> str:

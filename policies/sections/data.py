@@ -43,6 +43,9 @@ def _lengths_kind(value: object) -> str:
     return "<drawn>" if isinstance(value, dict | DrawnLengths) else "<list>"
 
 
+Factor = Annotated[float, allowed("a number from 0 to 1e6", real(0, 1e6))]
+
+
 class ListedBatch(Section):
     """One batch of a batch list."""
 
@@ -50,9 +53,9 @@ class ListedBatch(Section):
     """Tokens, which are its slots too; None: `data.batch_tokens`."""
     length: Positive | None = None
     """Length in tokens by which it is put into a bucket; None: its tokens."""
-    seconds: Number = 1.0
+    seconds: Factor = 1.0
     """Factor on the drafter's time for it."""
-    target_seconds: Number = 1.0
+    target_seconds: Factor = 1.0
     """Factor on the target's time for it."""
     samples: Positive = 1
     """Samples in it, for counting."""

@@ -178,11 +178,18 @@ Positive = Annotated[int, allowed("an integer >= 1", whole(1))]
 Number = Annotated[float, allowed("a number >= 0", real(0))]
 PositiveNumber = Annotated[float, allowed("a number > 0", real(0, above=True))]
 Share = Annotated[float, allowed("a number from 0 to 1", real(0, 1))]
+LONGEST: Final = 1e12
+"""Seconds, 30,000 years: far beyond it, sums of times overflow."""
+_MOST_VARIED: Final = 1e3
+Seconds = Annotated[float, allowed(f"a number of seconds from 0 to {LONGEST:g}", real(0, LONGEST))]
+Variation = Annotated[float, allowed(f"a number from 0 to {_MOST_VARIED:g}", real(0, _MOST_VARIED))]
 WorkerNumbers = Annotated[
-    float | tuple[float, ...], allowed(f"a number >= 0, {_PER_WORKER}", one_or_listed(real(0)))
+    float | tuple[float, ...],
+    allowed(f"a number of seconds from 0 to {LONGEST:g}, {_PER_WORKER}", one_or_listed(real(0, LONGEST))),
 ]
 WorkerRates = Annotated[
-    float | tuple[float, ...], allowed(f"a number > 0, {_PER_WORKER}", one_or_listed(real(0, above=True)))
+    float | tuple[float, ...],
+    allowed(f"a number from {1 / LONGEST:g} on, {_PER_WORKER}", one_or_listed(real(1 / LONGEST))),
 ]
 Size = Annotated[int, allowed("bytes: an integer >= 0, or text such as 60GiB, 400MB or 1.5 GB", _bytes)]
 Flag = Annotated[bool, allowed("true or false", _flag)]

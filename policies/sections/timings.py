@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 from pydantic import Discriminator, Tag
 
 from policies.sections.fields import (
-    Number,
     PathText,
     Positive,
     PositiveNumber,
+    Seconds,
     Section,
+    Variation,
     WorkerNumbers,
     WorkerRates,
     one_of,
@@ -43,20 +44,20 @@ class RoleTime(Section):
     """Mean seconds per batch, for all workers or one per worker."""
     tokens_per_second: WorkerRates | None = None
     """Padded slots per second, for all workers or one per worker."""
-    cv: Number | None = None
+    cv: Variation | None = None
     """Coefficient of variation of a lognormal factor; None: no variation."""
     distribution: Distribution | None = None
     """Instead of cv: the distribution around the mean; None: constant."""
-    first_seconds: Number | None = None
+    first_seconds: Seconds | None = None
     """Replaces each worker's first time (compilation)."""
 
 
 class LoaderTime(Section):
     """Time of the feed per batch."""
 
-    seconds: Number
+    seconds: Seconds
     """Mean seconds per batch."""
-    cv: Number | None = None
+    cv: Variation | None = None
     """As for a role."""
     distribution: Distribution | None = None
     """As for a role."""
@@ -65,7 +66,7 @@ class LoaderTime(Section):
 class TransferTime(Section):
     """Exposed copying of hidden states to the drafter: exactly one of the two."""
 
-    seconds: Number | None = None
+    seconds: Seconds | None = None
     """Seconds per batch."""
     bytes_per_second: PositiveNumber | None = None
     """Bandwidth; needs the hidden-state size of `memory`."""
@@ -74,7 +75,7 @@ class TransferTime(Section):
 class StepTime(Section):
     """The optimizer step."""
 
-    seconds: Number
+    seconds: Seconds
     """Seconds per optimizer step."""
 
 

@@ -202,6 +202,8 @@ def test_a_hanging_worker_is_a_deadlock_that_says_who_waits_for_what() -> None:
         ("target/0", "room in lane shared (1/1) for batch 4"),
         ("drafter/0", "its own computation of batch 2"),
     ]
+    assert [each["since_s"] for each in summary["waiting"]] == [5.0, 3.0]
+    assert at(summary, "workers.drafter/0.transfer_s") == 0
 
 
 def test_the_eta_leaves_the_compilation_out() -> None:

@@ -25,6 +25,31 @@ class ShortestLane:
     def reach(self, producer, view):
         return tuple(view.consumers)
 
+class Loud(ShortestLane):
+    def put(self, producer, batch, view):
+        print("hello")
+        return super().put(producer, batch, view)
+
+class Raising(ShortestLane):
+    def put(self, producer, batch, view):
+        return 1 // 0
+
+class Leaving(ShortestLane):
+    def take(self, consumer, view):
+        raise SystemExit(7)
+
+class NoLayout(ShortestLane):
+    def layout(self, shape):
+        return None
+
+class NoReach(ShortestLane):
+    def reach(self, producer, view):
+        return None
+
+class Meddling(ShortestLane):
+    def take(self, consumer, view):
+        view.lanes[0].clear()
+
 class Stubborn(ShortestLane):
     def take(self, consumer, view):
         return consumer
@@ -155,7 +180,53 @@ def test_a_user_policy_that_breaks_a_rule_is_told_which(small: Path) -> None:
     (small.parent / "mine.py").write_text(POLICY)
     result = dflash_sim("run", "small.yaml", "--set", "dispatch.policy=mine:Stubborn", cwd=small.parent)
     assert result.returncode == 2 and "Traceback" not in result.stderr
-    assert "Stubborn.take answered 0 for consumer 0" in result.stderr
+    assert "dispatch.policy: mine:Stubborn.take answered 0 for consumer 0" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["Raising", "Leaving", "NoLayout", "NoReach", "Meddling"])
+def test_a_user_policy_that_fails_is_one_line_and_status_2(small: Path, name: str) -> None:
+    (small.parent / "mine.py").write_text(POLICY)
+    arguments = ("--set", f"dispatch.policy=mine:{name}", "--set", "training.sync=step")
+    result = dflash_sim("run", "small.yaml", *arguments, cwd=small.parent)
+    assert result.returncode == 2 and result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"dispatch.policy: mine:{name}: ")
+
+
+def test_a_module_that_exits_on_import_is_one_line_and_status_2(small: Path) -> None:
+    (small.parent / "mine.py").write_text("raise SystemExit(5)")
+    result = dflash_sim("run", "small.yaml", "--set", "dispatch.policy=mine:Any", cwd=small.parent)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+
+
+def test_what_a_user_policy_prints_does_not_reach_stdout(small: Path) -> None:
+    (small.parent / "mine.py").write_text(POLICY)
+    result = dflash_sim("run", "small.yaml", "--set", "dispatch.policy=mine:Loud", "--json", cwd=small.parent)
+    assert result.returncode == 0 and json.loads(result.stdout)["batches"]["trained"] == 200
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_the_run(small: Path) -> None:
+    for arguments in (("run", "small.yaml", "-o", "small.yaml"), ("run", "small.yaml", "--perfetto", ".")):
+        result = dflash_sim(*arguments, cwd=small.parent)
+        assert result.returncode == 2 and len(result.stderr.splitlines()) == 1
+        assert result.stderr.startswith(arguments[2])
+
+
+def test_times_that_would_overflow_are_refused(small: Path) -> None:
+    for change in ("timings.drafter.seconds=1e308", "timings.target.cv=1e200", "timings.target.tokens_per_second=1e-99"):
+        result = dflash_sim("run", "small.yaml", "--set", change, cwd=small.parent)
+        assert result.returncode == 2 and result.stderr.startswith(change.partition("=")[0])
+
+
+def test_unknown_policies_to_compare_are_all_told(small: Path) -> None:
+    result = dflash_sim("compare", "small.yaml", "--policy", "foo,shared,bar", cwd=small.parent)
+    assert result.returncode == 2 and len(result.stderr.splitlines()) == 2
+
+
+def test_compare_says_what_the_best_of_the_compared_would_bring(small: Path) -> None:
+    record = str(ROOT / "examples" / "field_record.yaml")
+    result = dflash_sim("compare", record, "--policy", "round_robin,shared", cwd=small.parent)
+    assert "`shared` would give +11.6%" in " ".join(result.stdout.split())
 
 
 def test_compare_ranks_the_policies_and_tells_equal_ones(small: Path) -> None:
