@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Final
 
-from policies.effects import Assign, Deliver, End
+from policies.effects import Assign, Deliver, End, Recall
 from policies.trace import Input
 from reports.tracefile import Trace
 
@@ -26,14 +26,14 @@ def check_records(trace: Trace, folder: Path) -> list[str]:
     of a run that was stopped early, may have done something that the launcher never heard of, or not have read its
     last mail.
     """
-    least, most, lost = _told(trace)
+    least, most, recalled, lost = _told(trace)
     recorded = _recorded(folder)
     stopped = not _ran_out(trace)
     faults = []
     for key in sorted(least.keys() | most.keys() | recorded.keys()):
         worker, batch = key
         loose = stopped or worker in lost
-        low = least[key] if loose or worker.startswith("target") else most[key]
+        low = least[key] if loose or worker.startswith("target") else most[key] - recalled[key]
         high = most[key] if loose or worker.startswith("drafter") else least[key]
         if not low <= recorded[key] <= high:
             times = f"{low}" if low == high else f"{low} to {high}"
@@ -41,9 +41,12 @@ def check_records(trace: Trace, folder: Path) -> list[str]:
     return faults
 
 
-def _told(trace: Trace) -> tuple[Work, Work, set[str]]:
-    """What each worker has done at least (offered, received), and at most (assigned, delivered); who was lost."""
-    least, most = Work(), Work()
+def _told(trace: Trace) -> tuple[Work, Work, Work, set[str]]:
+    """What each worker has done at least (offered, received), and at most (assigned, delivered).
+
+    Then what was recalled, which its drafter may not have read before; and who was lost.
+    """
+    least, most, recalled = Work(), Work(), Work()
     lost: set[str] = set()
     for _, event in trace.events():
         match event:
@@ -55,11 +58,13 @@ def _told(trace: Trace) -> tuple[Work, Work, set[str]]:
                 least[f"drafter/{drafter}", batch] += 1
             case Deliver(drafter=drafter, batch=batch):
                 most[f"drafter/{drafter}", batch] += 1
+            case Recall(drafter=drafter, batch=batch):
+                recalled[f"drafter/{drafter}", batch] += 1
             case Input(name="target_lost", args=(number,)):
                 lost.add(f"target/{number}")
             case Input(name="drafter_lost", args=(number,)):
                 lost.add(f"drafter/{number}")
-    return least, most, lost
+    return least, most, recalled, lost
 
 
 def _ran_out(trace: Trace) -> bool:
