@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.conftest import Visited
 from tests.specimens.explorer import BLOCKED, HANG, LIVELOCK, LOST, Case, Size, sizes, smallest
 from tests.specimens.protocols import BROKEN, CLASSIC, Protocol
 
@@ -47,19 +48,21 @@ def test_each_broken_protocol_fails_in_the_known_ways_and_in_no_other(protocol: 
     assert first == FIRST[protocol.name]
 
 
-def test_the_classic_passes_every_case_within_the_bound() -> None:
-    states = {size: Case(CLASSIC, size) for size in BOUND}
-    assert not [str(size) for size, case in states.items() if case.failures()]
-    counted = {size: case.states for size, case in states.items()}
-    print(f"{len(counted)} cases, {sum(counted.values())} states, {max(counted.values())} in the largest")
+def passes(cases: list[Size], visited: Visited) -> None:
+    """The classic passes each of them."""
+    for size in cases:
+        case = Case(CLASSIC, size)
+        visited(f"{CLASSIC.name}: {size}", case.states)
+        assert not case.failures(), size
+
+
+def test_the_classic_passes_every_case_within_the_bound(visited: Visited) -> None:
+    passes(BOUND, visited)
 
 
 @pytest.mark.slow
-def test_the_classic_passes_larger_cases_too() -> None:
-    counted = {size: Case(CLASSIC, size) for size in sizes(targets=5, drafters=5, batches=7, capacity=3)}
-    assert not [str(size) for size, case in counted.items() if case.failures()]
-    states = [case.states for case in counted.values()]
-    print(f"{len(states)} cases, {sum(states)} states, {max(states)} in the largest")
+def test_the_classic_passes_larger_cases_too(visited: Visited) -> None:
+    passes(sizes(targets=5, drafters=5, batches=7, capacity=3), visited)
 
 
 def test_a_schedule_reads_as_what_each_worker_did() -> None:
