@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all bench validate-rehearsal random-rehearsals clean
+.PHONY: demo test test-all explore bench validate-rehearsal random-rehearsals clean
 
 demo: .venv/base
 	$(BIN)/python -m dflash_run.demo
@@ -16,6 +16,10 @@ test-all: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -m ''
+
+# Every interleaving of small pipelines and of the stop protocols, with the states of each; takes long.
+explore: .venv/dev
+	$(BIN)/python -m pytest -v -m '' tests/policies/test_explore.py tests/specimens
 
 bench: .venv/dev .venv-compiled/done
 	@echo "as installed by default, interpreted"

@@ -99,6 +99,10 @@ class World:
         self.loader_done = False
         self.targets = {t: "starting" for t in range(setup.targets)}
         self.hand = [-1] * setup.targets
+        self.asking: list[int] = []
+        """The targets that wait for a batch, in the order they asked."""
+        self.passed_over = [0] * len(self.core.dispatch.lanes)
+        """For each lane, takes from other lanes since it was last taken from or had nothing."""
         self.live = list(range(setup.drafters))
         self.asks = [0] * setup.drafters
         """Batches that each drafter may have and not have computed: 0 before it is ready."""
@@ -203,6 +207,7 @@ class World:
 
     def _target_ready(self, target: int) -> list[Effect]:
         self.targets[target] = "asking"
+        self.asking.append(target)
         return self.core.target_ready(target)
 
     def _offer(self, target: int) -> list[Effect]:
@@ -247,6 +252,7 @@ class World:
     def _target_lost(self, target: int) -> list[Effect]:
         self.losses += 1
         del self.targets[target]
+        self.asking = [t for t in self.asking if t != target]
         return self.core.target_lost(target)
 
     def _drafter_lost(self, drafter: int) -> list[Effect]:
@@ -270,6 +276,9 @@ class World:
     def _on_assign(self, effect: Assign) -> None:
         assert self.targets[effect.target] == "asking" and self.place[effect.batch] == FEED
         assert effect.batch < self.next, "assigned before it was loaded"
+        if self.setup.feed == "shared":
+            assert effect.target == self.asking[0], f"target {self.asking[0]} asked before target {effect.target}"
+        self.asking.remove(effect.target)
         self.outside.discard(effect.batch)
         self.targets[effect.target] = "computing"
         self.hand[effect.target] = effect.batch
@@ -278,6 +287,7 @@ class World:
     def _on_admit(self, effect: Admit) -> None:
         assert self.targets[effect.target] == "holding" and self.hand[effect.target] == effect.batch
         self.targets[effect.target] = "asking"
+        self.asking.append(effect.target)
         self.hand[effect.target] = -1
         self.place[effect.batch], self.lane_of[effect.batch] = STAGED, effect.lane
 
@@ -292,6 +302,7 @@ class World:
         assert step not in self.applying, "delivered into a step that is being applied"
         self.outside.discard(batch)
         self.place[batch] = TAKEN
+        self._count_passed_over(effect.lane)
         self.fetching[drafter].append(effect)
         share, accumulate = self._share(drafter, step), self.setup.accumulate
         if self.setup.sync == "pooled":
@@ -355,6 +366,15 @@ class World:
     def _share(self, drafter: int, step: int) -> int:
         done = len(self.computed[drafter]) if step == self.open[drafter] else 0
         return done + self._uncomputed(drafter, step)
+
+    def _count_passed_over(self, taken: int) -> None:
+        """Under `bucketed` and `prefer` no bucket is passed over for ever, nor for long."""
+        if self.setup.policy != "bucketed" or self.setup.mix != "prefer":
+            return
+        waiting = {self.lane_of[batch] for batch, at in enumerate(self.place) if at == STAGED} - {taken}
+        self.passed_over = [(it + 1) * (lane in waiting) for lane, it in enumerate(self.passed_over)]
+        most = self.setup.drafters * (len(self.passed_over) - 1)
+        assert max(self.passed_over) <= most, f"a bucket is passed over more than {most} times"
 
     def _uncomputed(self, drafter: int, step: int) -> int:
         return sum(told.step == step for told in (*self.fetching[drafter], *self.ready[drafter]))

@@ -15,7 +15,9 @@ import pytest
 from machine import Setup, World
 
 from policies.hop import Hop
-from policies.ledger import TAKEN
+from policies.ledger import LOST, TAKEN
+from tests.conftest import Visited
+from tests.specimens.explorer import Size, sizes
 
 
 @dataclass
@@ -50,7 +52,9 @@ def key(world: World) -> object:
         ]
         part = core.windows[d].parts[d]
         flags = part.closed, part.flushed, part.joined
-        return tuple(desk), sorted(map(named, world.computed[d])), flags, world.asks[d], core.windows[d].stepping
+        window = core.windows[d]
+        counts = window.stepping, window._size, window._joined
+        return tuple(desk), sorted(map(named, world.computed[d])), flags, world.asks[d], counts
 
     applied = [(sorted(map(named, told.batches)), told.drafters) for told in world.applying.values()]
     owners = world.trained_by.items() if setup.sync == "none" else ()
@@ -60,7 +64,11 @@ def key(world: World) -> object:
         [drafter(d) for d in range(setup.drafters)],
     )
     loader = world.next, core._supply, world.loading is None, world.loader_done
-    return repr((loader, workers, applied, trained, hop(core.feed), hop(core.dispatch), world.losses, world.ended))
+    # These follow from the rest while the dispatcher is right; when it is not, a wrong state must not pass for a right
+    # one that was seen before.
+    settled = core._unsettled, [world.place.count(at) - core.ledger.count(at) for at in range(LOST + 1)]
+    hops = hop(core.feed), hop(core.dispatch)
+    return repr((loader, workers, applied, trained, settled, hops, world.losses, world.ended))
 
 
 def explore(setup: Setup, losses: int, *, prompt: bool = False, limit: int = 400_000) -> Explored:
@@ -151,45 +159,56 @@ def setups(
         )
 
 
-def explore_all(chosen: Iterable[Setup], losses: int, *, prompt: bool) -> None:
-    """Explore each; print how many states were visited."""
-    count = states = 0
+def explore_all(chosen: Iterable[Setup], losses: int, visited: Visited, *, prompt: bool) -> None:
+    """Explore each; report how many states were visited."""
     ends: Counter[str] = Counter()
     for setup in chosen:
         found = explore(setup, losses, prompt=prompt)
-        count, states, ends = count + 1, states + found.states, ends + found.ends
-    print(f"{count} set-ups, {states} states, ends: {dict(ends)}")
+        visited(label(setup, losses, prompt), found.states)
+        ends += found.ends
     assert ends["data_exhausted"]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids="-".join)
-def test_every_interleaving_of_one_target_and_one_drafter_with_a_loss(kind: tuple[str, str]) -> None:
-    explore_all(setups(kind, targets=1, drafters=1, batches=2, capacities=(1,)), 1, prompt=False)
+def label(setup: Setup, losses: int, prompt: bool) -> str:
+    """What tells this exploration from the others."""
+    said = [f"{setup.targets}+{setup.drafters}, {len(setup.buckets)} batches", setup.policy]
+    said += [setup.mix] if setup.policy == "bucketed" else []
+    said += [f"capacity {setup.capacity}", f"feed {setup.feed}", f"sync {setup.sync}", f"accumulate {setup.accumulate}"]
+    said += [f"prefetch {setup.prefetch}"] if setup.prefetch else []
+    said += [f"{losses} loss{'es' if losses > 1 else ''}"] if losses else []
+    return ", ".join([*said, *(["prompt"] if prompt else [])])
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
-def test_every_interleaving_of_two_prompt_targets_and_drafters(kind: tuple[str, str]) -> None:
-    explore_all(setups(kind, targets=2, drafters=2, batches=3, capacities=(1,)), 0, prompt=True)
+def test_every_interleaving_of_one_target_and_one_drafter_with_a_loss(kind: tuple[str, str], visited: Visited) -> None:
+    explore_all(setups(kind, targets=1, drafters=1, batches=2, capacities=(1,)), 1, visited, prompt=False)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids="-".join)
-def test_every_interleaving_of_two_prompt_targets_and_drafters_with_a_loss(kind: tuple[str, str]) -> None:
-    explore_all(setups(kind, targets=2, drafters=2, batches=2, capacities=(1,)), 1, prompt=True)
+def test_every_interleaving_of_two_prompt_targets_and_drafters(kind: tuple[str, str], visited: Visited) -> None:
+    explore_all(setups(kind, targets=2, drafters=2, batches=3, capacities=(1,)), 0, visited, prompt=True)
 
 
-def test_every_interleaving_of_a_feed_in_turns_before_fixed_lanes() -> None:
+@pytest.mark.parametrize("kind", KINDS, ids="-".join)
+def test_every_interleaving_of_two_prompt_targets_and_drafters_with_a_loss(
+    kind: tuple[str, str], visited: Visited
+) -> None:
+    explore_all(setups(kind, targets=2, drafters=2, batches=2, capacities=(1,)), 1, visited, prompt=True)
+
+
+def test_every_interleaving_of_a_feed_in_turns_before_fixed_lanes(visited: Visited) -> None:
     """Three targets, two drafters, enough batches for the pipeline to come to rest in the middle of a step."""
     case = Setup(targets=3, drafters=2, buckets=(0,) * 9, policy="round_robin", feed="rotating", sync="step")
-    explore_all([case], 0, prompt=True)
+    explore_all([case], 0, visited, prompt=True)
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "rotating", "shared"])
-def test_every_interleaving_where_batches_are_only_handed_over(policy: str) -> None:
+def test_every_interleaving_where_batches_are_only_handed_over(policy: str, visited: Visited) -> None:
     chosen = [
         Setup(targets=2, drafters=2, buckets=(0,) * 3, policy=policy, capacity=0, feed_depth=0, feed=feed, sync=sync)
         for feed, sync in product(("shared", "rotating"), ("none", "step", "pooled"))
     ]
-    explore_all(chosen, 1, prompt=True)
+    explore_all(chosen, 1, visited, prompt=True)
 
 
 @pytest.mark.slow
@@ -213,7 +232,25 @@ def test_every_interleaving_where_batches_are_only_handed_over(policy: str) -> N
     ],
 )
 def test_every_interleaving_of_more(
-    kind: tuple[str, str], targets: int, drafters: int, batches: int, losses: int, prompt: bool
+    kind: tuple[str, str], targets: int, drafters: int, batches: int, losses: int, prompt: bool, visited: Visited
 ) -> None:
     chosen = setups(kind, targets=targets, drafters=drafters, batches=batches, capacities=(1, 2))
-    explore_all(chosen, losses, prompt=prompt)
+    explore_all(chosen, losses, visited, prompt=prompt)
+
+
+def ours(size: Size, visited: Visited) -> None:
+    """The dispatcher at a size of the specimens' bound, with the same one queue."""
+    batches = (0,) * size.batches
+    setup = Setup(targets=size.targets, drafters=size.drafters, buckets=batches, capacity=size.capacity, sync="none")
+    explore_all([setup], 0, visited, prompt=True)
+
+
+def test_the_dispatcher_passes_where_the_broken_stop_protocols_fail(visited: Visited) -> None:
+    for size in sizes(targets=2, drafters=2, batches=4, capacity=2):
+        ours(size, visited)
+
+
+@pytest.mark.slow
+def test_the_dispatcher_passes_everywhere_in_the_bound_of_the_stop_protocols(visited: Visited) -> None:
+    for size in sizes(targets=3, drafters=3, batches=4, capacity=2):
+        ours(size, visited)
