@@ -189,7 +189,7 @@ WorkerNumbers = Annotated[
 ]
 WorkerRates = Annotated[
     float | tuple[float, ...],
-    allowed(f"a number from {1 / LONGEST:g} on, {_PER_WORKER}", one_or_listed(real(1 / LONGEST))),
+    allowed(f"a number > 0 (from {1 / LONGEST:g} on), {_PER_WORKER}", one_or_listed(real(1 / LONGEST))),
 ]
 Size = Annotated[int, allowed("bytes: an integer >= 0, or text such as 60GiB, 400MB or 1.5 GB", _bytes)]
 Flag = Annotated[bool, allowed("true or false", _flag)]

@@ -213,7 +213,8 @@ def test_a_folder_that_cannot_be_written_is_told_before_the_run(small: Path) -> 
 
 
 def test_times_that_would_overflow_are_refused(small: Path) -> None:
-    for change in ("timings.drafter.seconds=1e308", "timings.target.cv=1e200", "timings.target.tokens_per_second=1e-9"):
+    rate = "timings.target.tokens_per_second=1e-99"
+    for change in ("timings.drafter.seconds=1e308", "timings.target.cv=1e200", rate):
         result = dflash_sim("run", "small.yaml", "--set", change, cwd=small.parent)
         assert result.returncode == 2 and result.stderr.startswith(change.partition("=")[0])
 
