@@ -66,7 +66,8 @@ def conformance_test(
     if not __debug__:
         raise RuntimeError("the conformance kit checks with assert: run it without python -O")
 
-    @settings(
+    hops = st.booleans() if as_feed else st.just(False)
+    always = settings(
         max_examples=examples,
         derandomize=True,
         database=None,
@@ -74,18 +75,21 @@ def conformance_test(
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
-    @given(
-        setup=_setups(),
-        feed=st.booleans() if as_feed else st.just(False),
-        choices=st.lists(st.integers(0, STOP), max_size=60),
-        pace=st.integers(0, 999),
-    )
+
+    @always
+    @given(setup=_small_setups(), feed=hops, choices=st.lists(st.integers(0, STOP), max_size=40), pace=_PACES)
     def survives(setup: Setup, feed: bool, choices: list[int], pace: int) -> None:
         _examine(policy, setup, feed, patience, choices, pace)
+
+    @settings(always, max_examples=max(1, examples // 3))
+    @given(setup=_long_setups(), feed=hops, pace=_PACES)
+    def starves_nobody(setup: Setup, feed: bool, pace: int) -> None:
+        _examine(policy, setup, feed, patience, [], pace)
 
     def conforms() -> None:
         try:
             survives()
+            starves_nobody()
         except Flaky as error:
             first = next(iter(getattr(error, "exceptions", ())), error)
             name = getattr(policy, "__name__", "the policy")
@@ -100,14 +104,26 @@ def conformance_test(
 # What is drawn ------------------------------------------------------------------------------------------------
 
 
-def _setups() -> st.SearchStrategy[Setup]:
-    few = st.lists(st.integers(0, 2), max_size=12)
-    many = st.lists(st.integers(0, 2), min_size=16, max_size=40)
+_PACES = st.integers(0, 999)
+
+
+def _small_setups() -> st.SearchStrategy[Setup]:
+    return _setups(st.lists(st.integers(0, 2), max_size=8).map(_dense))
+
+
+def _long_setups() -> st.SearchStrategy[Setup]:
+    """Many batches, of which few are of the second bucket: whoever can be starved has the time to be."""
+    some = st.integers(2, 40)
+    rare = st.lists(st.integers(0, 9), min_size=1, max_size=3)
+    return _setups(st.builds(lambda n, rare: _dense([int(b in rare) for b in range(n)]), some, rare))
+
+
+def _setups(buckets: st.SearchStrategy[tuple[int, ...]]) -> st.SearchStrategy[Setup]:
     return st.builds(
         Setup,
         targets=st.integers(1, 3),
         drafters=st.integers(1, 3),
-        buckets=st.one_of(few, many).map(_dense),
+        buckets=buckets,
         capacity=st.integers(0, 3),
         mix=st.sampled_from(["prefer", "require"]),
         min_buckets=st.integers(2, 3),
@@ -279,13 +295,16 @@ def _fitting(policy: Factory, setup: Setup, feed: bool) -> Setup:
 
 def _actions(trial: _Trial, choices: list[int], pace: int) -> Iterator[Action]:
     rng = random.Random(pace)
+    paces: dict[Action, float] = {}
+    """Each worker has a speed of its own at each of its acts."""
     for choice in choices:
         if trial.world.ended is not None:
             return
         yield trial.action(choice)
     while trial.world.ended is None:
         options = [action for action in trial.world.completions() if action[0] != "load" or action[1] == 1]
-        yield rng.choice(options) if pace else options[0]
+        speeds = [paces.setdefault(action[:2], rng.choice([0.05, 1, 1, 5])) for action in options] if pace else []
+        yield rng.choices(options, speeds)[0] if pace else options[0]
 
 
 # What is told -------------------------------------------------------------------------------------------------

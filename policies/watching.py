@@ -34,7 +34,9 @@ class Watched:
         self._passed: dict[int, int] = {}
         """How often a batch, the oldest of its lane, was passed over."""
         self._skipped: dict[int, int] = {}
-        """For a consumer that was told to wait beside a batch: what others took since from lanes it reads."""
+        """How often a consumer, since it was served, was told to wait beside a batch and another took next."""
+        self._declined: set[int] = set()
+        """Consumers that were told to wait beside a batch since the last take."""
         self.promises_hold = True
 
     def forget(self) -> None:
@@ -42,6 +44,7 @@ class Watched:
         self._promised.clear()
         self._passed.clear()
         self._skipped.clear()
+        self._declined.clear()
 
     def layout(self, shape: Shape) -> Layout:
         layout = self._call("layout", f"{shape}", lambda: self.policy.layout(shape))
@@ -68,9 +71,7 @@ class Watched:
         if lane == WAIT:
             self._same_state(before, f"{self._name}.take answered WAIT for consumer {consumer}", "answering WAIT")
             if any(each.waiting and each.read_by(consumer) for each in hop.lanes):
-                self._skipped.setdefault(consumer, 0)
-            else:
-                self._skipped.pop(consumer, None)
+                self._declined.add(consumer)
         elif type(lane) is int and 0 <= lane < len(hop.lanes) and hop.lanes[lane].waiting:
             self._count_the_passed_over(consumer, lane, hop)
         return lane
@@ -132,13 +133,14 @@ class Watched:
                     f"{self._passed[oldest]} times by consumers that read the lane\n"
                     f"rule: a waiting batch is passed over at most {self._patience} times (the argument `patience`)"
                 )
-        self._skipped.pop(consumer, None)
-        for other in self._skipped:
-            self._skipped[other] += other in hop.consumers and hop.lanes[chosen].read_by(other)
+        self._skipped[consumer] = 0
+        declined, self._declined = sorted(self._declined - {consumer}), set()
+        for other in declined:
+            self._skipped[other] = self._skipped.get(other, 0) + hop.lanes[chosen].read_by(other)
             if self._skipped[other] > self._patience:
                 raise BrokenRule(
-                    f"{self._name}.take starves consumer {other}: it was told to WAIT beside a waiting batch, and "
-                    f"others took {self._skipped[other]} times since from lanes that it reads\n"
+                    f"{self._name}.take starves consumer {other}: {self._skipped[other]} times in a row it was told "
+                    f"to WAIT beside a waiting batch, and another consumer took from a lane that it reads\n"
                     f"rule: a consumer is passed over at most {self._patience} times (the argument `patience`)"
                 )
 
