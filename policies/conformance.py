@@ -29,7 +29,7 @@ from policies.watching import BrokenRule, Watched, check_layouts, watched
 from policies.world import Action, Setup, World
 
 try:
-    from hypothesis import HealthCheck, given, settings
+    from hypothesis import HealthCheck, Phase, given, settings
     from hypothesis import strategies as st
     from hypothesis.errors import Flaky
 except ModuleNotFoundError as error:
@@ -74,6 +74,7 @@ def conformance_test(
         database=None,
         deadline=None,
         report_multiple_bugs=False,
+        phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
 
