@@ -93,7 +93,7 @@ def _rows(batches: int, speedup: float, drivers: Sequence[str]) -> Iterator[Row]
 
 
 def _rehearsed(name: str, pipeline: Pipeline, predicted: Mapping[str, Any], driver: str, speedup: float) -> Row:
-    with tempfile.TemporaryDirectory(dir=".", prefix=".rehearsal-") as folder:
+    with tempfile.TemporaryDirectory(prefix="rehearsal-") as folder:
         run = rehearse(pipeline, Path(folder), driver=driver, speedup=speedup)
         trace = read_trace(folder)
         same = not replay(trace, dispatcher_of(trace)) and not check_records(trace, Path(folder) / RECORDS)

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from machine import Setup, World
 
 from policies.dispatcher import Dispatcher
 from policies.effects import (
@@ -26,6 +25,7 @@ from policies.effects import (
 from policies.errors import PolicyError, ProtocolError
 from policies.ledger import FEED, HELD, RECEIVED, STAGED, TAKEN, TARGET, TRAINED
 from policies.policy import WAIT, LaneSpec, Layout, Shape, View
+from policies.world import Setup, World
 
 POLICIES = ["round_robin", "rotating", "shared", "bucketed"]
 SYNCS = ["none", "step", "pooled"]

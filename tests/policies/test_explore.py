@@ -1,8 +1,8 @@
 """Every interleaving of what workers may do, for small pipelines: safety in every state, and the end always reachable.
 
 A state is the whole world (workers and dispatcher); two states that differ only in the names of batches of one bucket,
-or in step numbers, are the same. In every state all checks of `machine.World` hold, so somebody can act unless the run
-has ended; completions alone form no cycle; hence every way of going on reaches the end.
+or in step numbers, are the same. In every state all checks of `policies.world.World` hold, so somebody can act
+unless the run has ended; completions alone form no cycle; hence every way of going on reaches the end.
 """
 
 import pickle
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import pytest
-from machine import Setup, World
 
 from policies.hop import Hop
 from policies.ledger import LOST, TAKEN
+from policies.world import Setup, World
 from tests.conftest import Visited
 from tests.specimens.explorer import Size, sizes
 

@@ -1,12 +1,12 @@
-"""Random drivers: any legal action in any order, over random pipelines; every check of `machine.World` holds."""
+"""Random drivers: any legal action in any order, over random pipelines; every check of `policies.world.World` holds."""
 
 import random
 
 import pytest
-from machine import Setup, World
 
 from policies.builtin import Rotating, RoundRobin
 from policies.dispatcher import Dispatcher
+from policies.world import Setup, World
 
 SEEDS = 400
 

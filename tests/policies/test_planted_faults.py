@@ -1,4 +1,4 @@
-"""Faults planted in the dispatcher, one method each: the checks of `machine.World` must find every one of them.
+"""Faults planted in the dispatcher, one method each: the checks of `policies.world.World` must find every one of them.
 
 Each fault is caught by the random drivers of `test_machine` and by the exploration of `test_explore`, and in both by
 the check that is meant to: the one that the table names. Without the fault the same seed and the same case pass.
@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from machine import Setup
 from test_explore import explore
 from test_machine import random_setup, run
 
@@ -20,6 +19,7 @@ from policies.hop import Hop
 from policies.ledger import FEED, RECEIVED, STAGED
 from policies.policy import WAIT, View
 from policies.window import Window
+from policies.world import Setup
 
 SEEDS = range(200)
 lose, settle, fits = Window.lose, Dispatcher._settle, Hop._fits
@@ -84,7 +84,7 @@ class Fault:
     method: str
     planted: Callable[..., object]
     caught_by: str
-    """The function of `machine.World` that fails."""
+    """The function of `policies.world.World` that fails."""
     says: str = ""
     """Part of its message."""
     case: Setup

@@ -19,9 +19,9 @@ from dflash_sim.simulator import CRASH, HANG, PlannedFault, Simulator
 from policies.dispatcher import Dispatcher
 from policies.effects import Admit, Deliver, PutBack, Recompute, Step
 from policies.ledger import STAGED
+from policies.world import Setup
 from reports.metrics import Metrics
 from reports.observer import Exchange, Log
-from tests.policies.machine import Setup
 
 SECONDS = [0.25, 1.0, 1.0, 2.0, 3.7]
 """Times that often coincide, and some that do not."""

@@ -1,7 +1,8 @@
 """A driver that may do anything legal in any order, and checks the dispatcher after every input.
 
 `World` keeps its own account of where everything is, from the effects alone, and compares: with the ledger, with the
-lanes, with what each worker was told. It is used by the random runs and by the exhaustive exploration.
+lanes, with what each worker was told. The conformance kit, the random runs and the exhaustive exploration use it; the
+product does not. What must hold is written as `assert`, so `python -O` would check nothing.
 """
 
 import random
@@ -51,29 +52,39 @@ class Setup:
     sync: str = "step"
     accumulate: int = 1
     prefetch: int = 0
+    bounded: bool = False
+    """Whether the dispatch policy has one bound over all lanes; `capacity` then counts for each bucket."""
 
-    def dispatcher(self, feed: Policy | None = None) -> Dispatcher:
-        """A fresh dispatcher; `feed` may be a policy that is not built in."""
+    def feed_shape(self) -> Shape:
+        """What the feed's policy is shown."""
+        return Shape(
+            producers=1,
+            consumers=self.targets,
+            depth=max(self.feed_depth, 1),
+            capacity=None if self.feed_depth else 0,
+        )
+
+    def dispatch_shape(self) -> Shape:
+        """What the dispatch policy is shown."""
         lanes = max(self.buckets, default=0) + 1
-        capacity = max(self.capacity, 1) * lanes if self.policy == "bucketed" else self.capacity
+        bounded = self.bounded or self.policy == "bucketed"
+        return Shape(
+            producers=self.targets,
+            consumers=self.drafters,
+            depth=1,
+            capacity=max(self.capacity, 1) * lanes if bounded else self.capacity,
+            buckets=tuple(f"b{k}" for k in range(lanes)),
+            mix=self.mix,
+            min_buckets=self.min_buckets,
+        )
+
+    def dispatcher(self, feed: Policy | None = None, dispatch: Policy | None = None) -> Dispatcher:
+        """A fresh dispatcher; `feed` and `dispatch` may be policies that are not built in."""
         return Dispatcher(
             feed=BUILTIN[self.feed]() if feed is None else feed,
-            feed_shape=Shape(
-                producers=1,
-                consumers=self.targets,
-                depth=max(self.feed_depth, 1),
-                capacity=None if self.feed_depth else 0,
-            ),
-            dispatch=BUILTIN[self.policy](),
-            dispatch_shape=Shape(
-                producers=self.targets,
-                consumers=self.drafters,
-                depth=1,
-                capacity=capacity,
-                buckets=tuple(f"b{k}" for k in range(lanes)),
-                mix=self.mix,
-                min_buckets=self.min_buckets,
-            ),
+            feed_shape=self.feed_shape(),
+            dispatch=BUILTIN[self.policy]() if dispatch is None else dispatch,
+            dispatch_shape=self.dispatch_shape(),
             bucket_of=list(self.buckets),
             sync=self.sync,
             accumulate=self.accumulate,
@@ -175,8 +186,16 @@ class World:
 
     def act(self, action: Action) -> None:
         """Carry out one action and follow its effects, each of which must be possible."""
+        self.follow(self.tell(action))
+
+    def tell(self, action: Action) -> list[Effect]:
+        """Report one action to the dispatcher; its answer is to be followed."""
         name, *rest = action
-        effects = getattr(self, f"_{name}")(*rest)
+        effects: list[Effect] = getattr(self, f"_{name}")(*rest)
+        return effects
+
+    def follow(self, effects: list[Effect]) -> None:
+        """Carry out the dispatcher's answer, each part of which must be possible."""
         for effect in effects:
             assert self.ended is None, f"{effect} after the end"
             getattr(self, f"_on_{type(effect).__name__.lower()}")(effect)
@@ -266,6 +285,9 @@ class World:
         assert sorted(told) == expected, "lost must be exactly what the lost drafter had trained"
         self.fetching[drafter], self.ready[drafter] = [], []
         return effects
+
+    def _stop(self) -> list[Effect]:
+        return self.core.stop("stopped")
 
     # Effects --------------------------------------------------------------------------------------------------
 
@@ -452,6 +474,8 @@ class World:
 
         Under a feed in turns, unless its lane is empty: then a batch may come when another target's ask made room.
         """
+        if self.setup.feed not in BUILTIN:
+            return
         effects = [effect for effect in effects if not isinstance(effect, Loaded)]
         for k, effect in enumerate(effects):
             if isinstance(effect, Admit):
@@ -478,9 +502,14 @@ class World:
                 lane = hop.lanes[index]
                 if lane.capacity == 0 and not lane.waiting:
                     able = [c for c in hop.waiting if hop._moves.may_take(c) and lane.read_by(c)]
-                    assert not able, f"batch {batch} is held although {able} wait for it"
+                    lane.waiting.append(batch)
+                    declined = all(hop._choose(c) == WAIT for c in able)
+                    assert declined, f"batch {batch} is held although {able} wait for it"
+                    lane.waiting.pop()
 
     def _check_end(self) -> None:
+        if self.ended == "stopped":
+            return
         assert self.ended in ("data_exhausted", "worker_lost")
         if self.ended == "data_exhausted":
             loaded = range(self.next) if self.stopped_early else range(len(self.place))
