@@ -9,20 +9,10 @@ from dflash_run.launcher import Launcher, Limits
 from dflash_run.payload import PayloadStore
 from dflash_run.worker import Orders
 from dflash_sim.interrupts import interruptible
-from dflash_sim.prediction import (
-    Run,
-    draw_times,
-    measured_times,
-    memory_for,
-    metrics_for,
-    plan_of,
-    planned_faults,
-    trace_writer,
-)
+from dflash_sim.prediction import Run, planned_faults, prepare, trace_writer
 from dflash_sim.records import RECORDS
-from policies.assembly import build_dispatcher
 from policies.pipeline import Pipeline
-from reports.observer import Log, Observer
+from reports.observer import Log
 
 CREWS: dict[str, type[ThreadCrew] | type[ProcessCrew]] = {"threads": ThreadCrew, "processes": ProcessCrew}
 
@@ -39,34 +29,19 @@ def rehearse(
 
     `watch(now_s, run)` is called several times a second. Raises as `dflash_sim.prediction.simulate` does.
     """
-    plan, measured = plan_of(pipeline), measured_times(pipeline)
-    dispatcher = build_dispatcher(pipeline, plan.bucket_names, plan.bucket.tolist())
-    times = draw_times(pipeline, plan, pipeline.seed, measured)
-    metrics, memory = metrics_for(pipeline, dispatcher, plan), memory_for(pipeline, dispatcher, plan)
-    observers: list[Observer] = [metrics] if memory is None else [metrics, memory]
-    run = Run(
-        pipeline=pipeline,
-        plan=plan,
-        dispatcher=dispatcher,
-        metrics=metrics,
-        memory=memory,
-        times=times,
-        measured=measured,
-        failures=[],
-        seed=pipeline.seed,
-    )
+    run = prepare(pipeline)
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(interruptible())
-        writer = stack.enter_context(trace_writer(folder, "rehearsal", pipeline, dispatcher, plan, every_s=2.0))
+        writer = stack.enter_context(trace_writer(folder, "rehearsal", run, every_s=2.0))
         store = PayloadStore(folder / "payloads")
         stack.callback(store.clear)
         crew = CREWS[driver](_orders(pipeline, folder))
         stack.callback(crew.close)
         launcher = Launcher(
-            dispatcher=dispatcher,
-            times=times,
-            log=Log(*observers, writer),
-            batches=plan.count,
+            dispatcher=run.dispatcher,
+            times=run.times,
+            log=Log(*run.observers(), writer),
+            batches=run.plan.count,
             crew=crew,
             drop=store.drop,
             speedup=speedup,
@@ -76,7 +51,7 @@ def rehearse(
             watch=None if watch is None else lambda now: watch(now, run),
         )
         end = launcher.run()
-        metrics.finish(end)
+        run.metrics.finish(end)
         writer.finish(end)
     run.failures.extend(launcher.failures)
     return run

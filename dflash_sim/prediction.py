@@ -51,7 +51,7 @@ def _shared(values: NDArray[np.int64]) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A simulated run that is over."""
+    """A run and all that watches it: what any driver needs, and what the summary is made of."""
 
     pipeline: Pipeline
     plan: BatchPlan
@@ -62,7 +62,12 @@ class Run:
     times: ServiceTimes
     measured: MeasuredTimes | None
     failures: list[str]
+    """Workers that failed, and on which batch, in words; known when the run is over."""
     seed: int
+
+    def observers(self) -> list[Observer]:
+        """Whoever follows the event stream of every run."""
+        return [self.metrics] if self.memory is None else [self.metrics, self.memory]
 
 
 def lanes_of(dispatcher: Dispatcher) -> list[tuple[str, int]]:
@@ -88,23 +93,17 @@ def simulate(
     `progress(now_s, share_trained)` is called now and then. Raises PipelineError, BatchPlanError or
     TimingsError for what only shows when the work is planned, PolicyError for a policy that breaks its rules.
     """
-    plan = plan if plan is not None else plan_of(pipeline)
-    seed = pipeline.seed if seed is None else seed
-    dispatcher = build_dispatcher(pipeline, plan.bucket_names, plan.bucket.tolist())
-    measured = measured if measured is not None else measured_times(pipeline)
-    times = draw_times(pipeline, plan, seed, measured)
-    metrics, memory = metrics_for(pipeline, dispatcher, plan), memory_for(pipeline, dispatcher, plan)
+    run = prepare(pipeline, plan=plan, seed=seed, measured=measured)
     with contextlib.ExitStack() as stack:
-        observers: list[Observer] = [metrics] if memory is None else [metrics, memory]
-        writer = None
+        observers, writer = run.observers(), None
         if trace_in is not None:
-            writer = stack.enter_context(trace_writer(trace_in, "simulation", pipeline, dispatcher, plan))
+            writer = stack.enter_context(trace_writer(trace_in, "simulation", run))
             observers.append(writer)
         simulator = Simulator(
-            dispatcher=dispatcher,
-            times=times,
+            dispatcher=run.dispatcher,
+            times=run.times,
             log=Log(*observers),
-            batches=plan.count,
+            batches=run.plan.count,
             placement=pipeline.dispatch.placement,
             faults=planned_faults(pipeline),
             at_s=pipeline.stop.at_s,
@@ -112,18 +111,34 @@ def simulate(
             interrupted=interrupted,
         )
         end = simulator.run()
-        metrics.finish(end)
+        run.metrics.finish(end)
         if writer is not None:
             writer.finish(end)
+    run.failures.extend(simulator.failures)
+    return run
+
+
+def prepare(
+    pipeline: Pipeline,
+    *,
+    plan: BatchPlan | None = None,
+    seed: int | None = None,
+    measured: MeasuredTimes | None = None,
+) -> Run:
+    """All of a run but its driver, which starts from here. Arguments and errors as for `simulate`."""
+    plan = plan if plan is not None else plan_of(pipeline)
+    seed = pipeline.seed if seed is None else seed
+    dispatcher = build_dispatcher(pipeline, plan.bucket_names, plan.bucket.tolist())
+    measured = measured if measured is not None else measured_times(pipeline)
     return Run(
         pipeline=pipeline,
         plan=plan,
         dispatcher=dispatcher,
-        metrics=metrics,
-        memory=memory,
-        times=times,
+        metrics=metrics_for(pipeline, dispatcher, plan),
+        memory=memory_for(pipeline, dispatcher, plan),
+        times=draw_times(pipeline, plan, seed, measured),
         measured=measured,
-        failures=simulator.failures,
+        failures=[],
         seed=seed,
     )
 
@@ -150,25 +165,18 @@ def memory_for(pipeline: Pipeline, dispatcher: Dispatcher, plan: BatchPlan) -> M
     )
 
 
-def trace_writer(
-    folder: Path,
-    kind: str,
-    pipeline: Pipeline,
-    dispatcher: Dispatcher,
-    plan: BatchPlan,
-    every_s: float | None = None,
-) -> "TraceWriter":
+def trace_writer(folder: Path, kind: str, run: Run, every_s: float | None = None) -> "TraceWriter":
     """A recorder of this run; a context manager. `every_s`: also flushed that often, for a run that may be killed."""
     from reports.tracewriter import TraceWriter  # pyarrow takes 40 MB and is needed for traces only
 
     return TraceWriter(
         folder,
         kind=kind,
-        targets=pipeline.topology.targets,
-        drafters=pipeline.topology.drafters,
-        lanes=lanes_of(dispatcher),
-        plan=plan,
-        config=resolved(pipeline),
+        targets=run.pipeline.topology.targets,
+        drafters=run.pipeline.topology.drafters,
+        lanes=lanes_of(run.dispatcher),
+        plan=run.plan,
+        config=resolved(run.pipeline),
         every_s=every_s,
     )
 
