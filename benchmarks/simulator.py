@@ -23,7 +23,7 @@ from dflash_sim.prediction import simulate, summary_of
 from policies.loading import load, replaced
 
 ROUNDS = 5
-BATCHES = 60_000
+BATCHES = 150_000
 WEEK = 756_000
 TARGETS, DRAFTERS, FEED, DEPTH = 5, 3, 20, 8
 TARGET_S, DRAFTER_S = 65536 / 3880, 65536 / 6750
