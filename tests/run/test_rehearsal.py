@@ -88,27 +88,27 @@ def test_under_none_what_a_lost_drafter_had_trained_is_lost(tmp_path: Path) -> N
 @pytest.mark.parametrize("driver", DRIVERS)
 def test_a_hanging_worker_is_given_up_by_the_watchdog(driver: str, tmp_path: Path) -> None:
     fault = {"worker": "target/0", "at_batch": 2, "kind": "hang"}
-    _, summary = rehearsed(tmp_path, driver, faults=[fault], stop={"watchdog_s": 0.4}, training={"sync": "step"})
+    _, summary = rehearsed(tmp_path, driver, faults=[fault], stop={"watchdog_s": 1.5}, training={"sync": "step"})
     assert summary["batches"]["trained"] == 40
-    assert summary["failures"] == ["target/0: silent for 0.4 s, at batch " + summary["failures"][0].split()[-1]]
+    assert summary["failures"] == ["target/0: silent for 1.5 s, at batch " + summary["failures"][0].split()[-1]]
 
 
 def test_the_last_worker_to_hang_ends_the_run_by_the_watchdog(tmp_path: Path) -> None:
     fault = {"worker": "drafter/0", "at_batch": 2, "kind": "hang"}
     topology = {"targets": 2, "drafters": 1}
-    _, summary = rehearsed(tmp_path, topology=topology, faults=[fault], stop={"watchdog_s": 0.4})
+    _, summary = rehearsed(tmp_path, topology=topology, faults=[fault], stop={"watchdog_s": 1.5})
     assert summary["stop_reason"] == "watchdog" and is_incomplete(summary)
 
 
 def test_the_watchdog_leaves_a_slow_worker_alone(tmp_path: Path) -> None:
-    timings = {"target": {"seconds": 0.1}, "drafter": {"seconds": 1.5}}
+    timings = {"target": {"seconds": 0.1}, "drafter": {"seconds": 3.0}}
     _, summary = rehearsed(
         tmp_path,
         speedup=1.0,
         topology={"targets": 1, "drafters": 1},
         data={"batches": 2},
         timings=timings,
-        stop={"watchdog_s": 0.5},
+        stop={"watchdog_s": 1.5},
     )
     assert summary["batches"]["trained"] == 2 and summary["failures"] == []
 
