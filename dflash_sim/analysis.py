@@ -26,17 +26,6 @@ def replication_seeds(seed: int, n: int) -> list[int]:
     return [seed, *(int(child.generate_state(1, np.uint64)[0] >> np.uint64(11)) for child in spawned)][:n]
 
 
-def bootstrap(samples: Numbers, rng: np.random.Generator) -> Array:
-    """As many values, drawn from `samples` with replacement (Efron 1979).
-
-    One draw per replication carries a measured profile's own uncertainty into the prediction.
-    """
-    values = np.asarray(samples, dtype=np.float64)
-    if not values.size:
-        raise ValueError("samples: got none, need at least one measured value to draw from")
-    return values[rng.integers(values.size, size=values.size)]
-
-
 def replications_needed(pilot: Numbers, half_width: float, confidence: float = 0.95) -> int:
     """Replications in all for an interval of mean +- `half_width`, judged from `pilot` replications.
 

@@ -276,10 +276,6 @@ class Dispatcher:
         """Whether the batch was delivered to the drafter and has not been received."""
         return self.ledger.place(batch) == TAKEN and self._owner[batch] == drafter
 
-    def source(self, batch: int) -> int:
-        """The target that computed the batch last."""
-        return self._source[batch]
-
     # Inside ---------------------------------------------------------------------------------------------------
 
     def _begin(self) -> list[Effect]:

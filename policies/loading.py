@@ -20,7 +20,6 @@ __all__ = [
     "from_mapping",
     "load",
     "loads",
-    "read_lengths",
     "replaced",
     "resolved",
 ]
@@ -86,17 +85,6 @@ def replaced(pipeline: Pipeline, values: Mapping[str, object]) -> Pipeline:
     for key, value in values.items():
         changes.place(mapping, key.split("."), value, placed)
     return from_mapping(mapping)
-
-
-def read_lengths(path: str | os.PathLike[str]) -> tuple[int, ...]:
-    """Sample lengths from a file: integers >= 1 between white space, commas or brackets (so JSON too)."""
-    text = _read(Path(path), most=2**30)
-    words = text.translate(dict.fromkeys(map(ord, "[],"), " ")).split()
-    for number, word in enumerate(words, start=1):
-        if not (word.isascii() and word.isdecimal() and len(word) < 19 and int(word) > 0):
-            rule = f"entry {number} of {os.fspath(path)} must be an integer >= 1"
-            raise PipelineError([Fault("data.lengths", word, rule)])
-    return tuple(map(int, words))
 
 
 def _read(path: Path, most: int = 4 * MAX_CHARS) -> str:

@@ -39,7 +39,6 @@ __all__ = [
     "Training",
     "TransferTime",
     "capacity_fault",
-    "per_worker",
     "require_for_simulation",
 ]
 
@@ -99,8 +98,3 @@ class Pipeline(Section):
 def require_for_simulation(pipeline: Pipeline) -> list[Fault]:
     """What a simulation or rehearsal needs and this pipeline lacks; empty where it is complete."""
     return broken(pipeline, Checking(for_simulation=True))
-
-
-def per_worker(value: float | tuple[float, ...], workers: int) -> tuple[float, ...]:
-    """A role's number, or its checked list, as one number per worker."""
-    return value if isinstance(value, tuple) else (value,) * workers

@@ -83,7 +83,6 @@ class _Timeline:
         self.loader_timed = _loader_timed(trace)
         self._emit = emit
         self._loader_since = 0.0
-        self._loading = 0
         self._at_target: list[int | None] = [None] * header.targets
         self._at_drafter: list[deque[int]] = [deque() for _ in range(header.drafters)]
         """Delivered and not computed, in order."""

@@ -19,7 +19,6 @@ from policies.pipeline import (
     Pipeline,
     Topology,
     capacity_fault,
-    per_worker,
     require_for_simulation,
 )
 
@@ -113,11 +112,6 @@ def test_replaced_changes_dotted_keys_and_checks_again() -> None:
     assert (pipeline.dispatch.depth, pipeline.dispatch.capacity) == (4, None)
     with pytest.raises(PipelineError, match=r"topology\.targets"):
         replaced(pipeline, {"topology.targets": 0})
-
-
-def test_a_number_stands_for_all_workers_of_a_role() -> None:
-    assert per_worker(2.0, 3) == (2.0, 2.0, 2.0)
-    assert per_worker((1.0, 2.0), 2) == (1.0, 2.0)
 
 
 def test_every_field_has_a_docstring() -> None:

@@ -8,7 +8,7 @@ import pytest
 from pipeline_files import EXAMPLE, FULL, only_fault
 
 from policies.faults import PipelineError
-from policies.loading import from_mapping, load, loads, read_lengths, resolved
+from policies.loading import from_mapping, load, loads, resolved
 
 
 @pytest.mark.parametrize(
@@ -108,19 +108,6 @@ def test_a_missing_file_is_told_with_the_other_faults(tmp_path: Path) -> None:
     with pytest.raises(PipelineError) as caught:
         load(path)
     assert [fault.key for fault in caught.value.faults] == ["data.lengths", "timings.file", "seed"]
-
-
-@pytest.mark.parametrize("text", ["1 2 3", "[1, 2,\n3]", "1\n2\n3\n", "1,2,3"])
-def test_lengths_are_read_from_text_and_json(text: str, tmp_path: Path) -> None:
-    (tmp_path / "l").write_text(text)
-    assert read_lengths(tmp_path / "l") == (1, 2, 3)
-
-
-@pytest.mark.parametrize("text", ["1 0", "1 -2", "1 x", "1.5", "²", "9" * 30])
-def test_lengths_that_are_no_positive_integers_are_refused(text: str, tmp_path: Path) -> None:
-    (tmp_path / "l").write_text(text)
-    with pytest.raises(PipelineError, match=r"data\.lengths: .*integer >= 1"):
-        read_lengths(tmp_path / "l")
 
 
 def test_overrides_are_read_as_the_file_is() -> None:

@@ -12,7 +12,6 @@ from dflash_sim.analysis import (
     Paired,
     Standing,
     Winner,
-    bootstrap,
     paired,
     rank,
     replication_seeds,
@@ -43,26 +42,6 @@ def test_seeds_are_the_same_everywhere_and_survive_json() -> None:
     seeds = replication_seeds(0, 3)
     assert seeds == [0, 4232842298785526, 2383740928328724]
     assert json.loads(json.dumps(seeds)) == seeds
-
-
-def test_the_bootstrap_draws_as_many_measured_values_with_replacement() -> None:
-    samples = [1.0, 2.0, 3.0, 4.0, 5.0]
-    drawn = bootstrap(samples, np.random.default_rng(0))
-    assert drawn.size == 5 and set(drawn.tolist()) <= set(samples)
-    assert len(set(drawn.tolist())) < 5
-    assert drawn.tolist() == bootstrap(samples, np.random.default_rng(0)).tolist()
-
-
-def test_the_bootstrap_spreads_the_mean_by_its_standard_error() -> None:
-    rng = np.random.default_rng(1)
-    samples = rng.normal(10, 2, 100)
-    means = [bootstrap(samples, rng).mean() for _ in range(2000)]
-    assert np.std(means) == pytest.approx(samples.std() / 10, rel=0.08)
-
-
-def test_nothing_measured_cannot_be_resampled() -> None:
-    with pytest.raises(ValueError, match="at least one measured value"):
-        bootstrap([], np.random.default_rng(0))
 
 
 # ---- how many replications ----
