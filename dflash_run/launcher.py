@@ -21,6 +21,7 @@ from dflash_run.messages import (
     Gone,
     Grouped,
     Open,
+    Question,
     Quiet,
     Received,
     Refused,
@@ -153,6 +154,8 @@ class Launcher:
         self._sources: dict[int, int] = {}
         self._stopping: tuple[str, float] | None = None
         """Why the run is to be stopped, and until when a step being applied may take, by the wall."""
+        self._owing: dict[Worker, int] = {}
+        """Answers that each worker owes."""
         self._heard: dict[Worker, float] = {}
         """When each live worker said something last, by the wall."""
         self._lost_early: dict[Worker, str] = {}
@@ -224,45 +227,50 @@ class Launcher:
         dispatcher = self._dispatcher
         workers = [("target", t) for t in dispatcher.targets]
         workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
+        self._owing = dict.fromkeys(workers, 1)
         until = time.monotonic() + self._limits.start_s
-        missing = self._await(dict.fromkeys(workers, 1), until)
-        for worker in missing:
+        for worker in self._await(until):
             self._lost_early[worker] = f"did not start within {self._limits.start_s:.0f} s"
             self._heard[worker] = time.monotonic()
         drafters = [d for d in dispatcher.dispatch.consumers if ("drafter", d) not in self._lost_early]
-        group = self._recovery.first_group(drafters)
-        together = [(("drafter", d), group) for d in drafters] if self._grouped and len(drafters) > 1 else []
-        for worker in self._await(self._ask([*self._briefing.openers(), *together]), until):
+        if self._grouped and len(drafters) > 1:
+            group = self._recovery.first_group(drafters)
+            for drafter in drafters:
+                self._send(("drafter", drafter), group)
+        for worker, message in self._briefing.openers():
+            self._send(worker, message)
+        for worker in self._await(until):
             self._lost_early[worker] = f"was not prepared within {self._limits.start_s:.0f} s"
 
-    def _ask(self, posts: Posts) -> dict[Worker, int]:
-        """Send messages that are answered; returns how many answers each worker owes."""
-        owing: dict[Worker, int] = {}
-        for worker, message in posts:
-            if worker not in self._lost_early:
-                self._crew.post(worker, message)
-                owing[worker] = owing.get(worker, 0) + 1
-        return owing
-
-    def _await(self, owing: dict[Worker, int], until: float, patient: bool = False) -> list[Worker]:
-        """Wait for the answers; returns the workers that owe some. Whoever is gone owes nothing.
+    def _await(self, until: float, patient: bool = False) -> list[Worker]:
+        """Wait for answers; returns the workers that still owe some. Whoever is gone owes nothing.
 
         An interrupt ends the waiting, unless it is to be `patient`: then nobody is late.
         """
-        while owing and time.monotonic() < until:
+        while self._owing and time.monotonic() < until:
             if self._interrupted() and not patient:
-                return []
+                self._owing = {}
             for worker, message in self._crew.receive(_TICK_S):
                 self._heard[worker] = time.monotonic()
+                self._answered(worker, message)
                 self._briefing.heard(worker, message)
                 if isinstance(message, Gone):
                     self._lost_early[worker] = message.why
-                    owing.pop(worker, None)
-                elif isinstance(message, Answer) and worker in owing:
-                    owing[worker] -= 1
-                    if not owing[worker]:
-                        del owing[worker]
-        return list(owing)
+        return list(self._owing)
+
+    def _answered(self, worker: Worker, message: object) -> None:
+        if isinstance(message, Gone):
+            self._owing.pop(worker, None)
+        elif isinstance(message, Answer) and worker in self._owing:
+            self._owing[worker] -= 1
+            if not self._owing[worker]:
+                del self._owing[worker]
+
+    def _send(self, worker: Worker, message: object) -> None:
+        """Post a message; a question is owed an answer from now on."""
+        if isinstance(message, Question):
+            self._owing[worker] = self._owing.get(worker, 0) + 1
+        self._crew.post(worker, message)
 
     def _begin(self) -> None:
         dispatcher = self._dispatcher
@@ -279,10 +287,15 @@ class Launcher:
 
     def _close(self) -> None:
         """After the end: what is still to be asked of the drafters, a last checkpoint for instance."""
+        if not self._limits.close_s:
+            return
         self._lost_early.clear()
-        owing = self._ask(self._briefing.closers(tuple(self._drafters()), not self._applying))
-        asked = list(owing)
-        for worker in self._await(owing, time.monotonic() + self._limits.close_s, patient=True):
+        live = tuple(self._drafters())
+        for worker, message in self._briefing.closers(live, not self._applying):
+            self._send(worker, message)
+        self._owing = {worker: owed for worker, owed in self._owing.items() if worker in self._heard}
+        asked = list(self._owing)
+        for worker in self._await(time.monotonic() + self._limits.close_s, patient=True):
             self.failures.append(f"{_named(worker)}: did not close within {self._limits.close_s:g} s")
         self.failures += [f"{_named(it)}: {self._lost_early[it]}, at the end" for it in asked if it in self._lost_early]
 
@@ -290,6 +303,7 @@ class Launcher:
 
     def _hear(self, worker: Worker, message: object) -> None:
         self._briefing.heard(worker, message)
+        self._answered(worker, message)
         role, number = worker
         match message:
             case Computed(batch=batch) if role == "target":
@@ -355,11 +369,13 @@ class Launcher:
     def _lose(self, worker: Worker, why: str, reason: str | None = None) -> None:
         """A worker is gone. `reason` ends the run if it was the last of its role."""
         del self._heard[worker]
+        self._owing.pop(worker, None)
         role, number = worker
         self.failures.append(f"{_named(worker)}: {why}{self._at_hand(worker)}")
         if self._dispatcher.ended is not None:
             return
         if reason is not None and not any(role == other for other, _ in self._heard):
+            self._tell_unsaid()
             self._tell("stop", reason)
         elif role == "target":
             self._conclude(self._recovery.target_lost(number, self._drafters()))
@@ -402,12 +418,21 @@ class Launcher:
                 self._tell("abandon", step)
         held, self._held = self._held, []
         for worker, message in held:
-            self._crew.post(worker, message)
+            if worker in self._heard:
+                self._send(worker, message)
 
     def _tell_late(self) -> None:
         """A lost target may end the run: not before the step that is being applied is committed."""
         while self._late and not self._applying:
             self._tell("target_lost", self._late.pop(0))
+
+    def _tell_unsaid(self) -> None:
+        """The run ends before the survivors have answered: what is lost is lost all the same."""
+        targets, drafters = self._recovery.unsaid()
+        for target in (*self._late, *targets):
+            self._tell("target_lost", target)
+        for drafter in drafters:
+            self._tell("drafter_lost", drafter)
 
     def _at_hand(self, worker: Worker) -> str:
         role, number = worker
@@ -425,7 +450,8 @@ class Launcher:
         if self._recovery.awaits(number) or any(number in told.waiting for told in self._applying.values()):
             return True
         part = self._dispatcher.windows[number].parts[number]
-        return bool(part.taken) or any(self._dispatcher.is_fetching(number, batch) for batch in part.ahead)
+        fetching = any(self._dispatcher.is_fetching(number, batch) for batch in part.ahead)
+        return worker in self._owing or bool(part.taken) or fetching
 
     def _check_silence(self) -> None:
         """A worker that computes says so; one that is silent for too long hangs."""
@@ -487,12 +513,12 @@ class Launcher:
         if self._recovery.regrouping:
             self._held.append((("drafter", drafter), message))
         else:
-            self._crew.post(("drafter", drafter), message)
+            self._send(("drafter", drafter), message)
 
     def _ask_drafter(self, drafter: int, message: object) -> None:
         """Send what the recovery asks; nothing holds it up."""
         self._heard_of(("drafter", drafter))
-        self._crew.post(("drafter", drafter), message)
+        self._send(("drafter", drafter), message)
 
     def _heard_of(self, worker: Worker) -> None:
         """It has work from now on: its silence counts from here."""

@@ -6,8 +6,14 @@ Batches travel by number only; payloads go from worker to worker (see `payload` 
 from dataclasses import dataclass
 
 
+class Question:
+    """A message that is owed one `Answer`."""
+
+    __slots__ = ()
+
+
 class Answer:
-    """What a worker owes for having been started, or asked."""
+    """What a worker owes for having been started, or for a `Question`."""
 
     __slots__ = ()
 
@@ -72,7 +78,7 @@ class Quiesce:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class Group(Question):
     """To a drafter: these are the members from now on; answered `Grouped`.
 
     `store` is a file through which they find each other, new for each epoch. Where `laggards` are named they copy

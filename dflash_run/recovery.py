@@ -61,6 +61,10 @@ class Recovery:
         """Whether this drafter owes an answer."""
         return drafter in self._asked or any(drafter in owing for owing in self._fences.values())
 
+    def unsaid(self) -> tuple[list[int], list[int]]:
+        """Targets and drafters that are lost and whose outcome is not there yet."""
+        return list(self._fences), list(self._gone)
+
     def first_group(self, drafters: Iterable[int]) -> Group:
         """The group of the start."""
         return Group(self.epoch, tuple(drafters), self._store())
