@@ -76,7 +76,7 @@ class Attention(nn.Module):
         return cast(Tensor, self.o_proj(seen.transpose(1, 2).flatten(2)))
 
     def _heads(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self._head_dim)).transpose(1, 2)
+        return x.view(*x.shape[:2], -1, self._head_dim).transpose(1, 2)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
@@ -85,7 +85,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     Not for CPU training with a BlockMask: flex has no backward pass there.
     """
     if isinstance(mask, BlockMask):
-        flex = _compiled() if q.is_cuda else flex_attention
+        flex = _compiled() if q.is_cuda else cast(Callable[..., Any], flex_attention)
         return cast(Tensor, flex(q, k, v, block_mask=mask, enable_gqa=True))
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
 

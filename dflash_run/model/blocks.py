@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash_run.model.anchors import Anchors, Ints
+from dflash_run.model.anchors import Anchors, Bools, Ints
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def lay_out(
     )
 
 
-def _padded(anchors: Anchors, multiple: int) -> tuple[Ints, np.ndarray[tuple[int, ...], np.dtype[np.bool_]]]:
+def _padded(anchors: Anchors, multiple: int) -> tuple[Ints, Bools]:
     extra = -anchors.positions.shape[1] % multiple
     wide = ((0, 0), (0, extra))
     return np.pad(anchors.positions, wide), np.pad(anchors.held, wide)

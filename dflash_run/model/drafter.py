@@ -50,7 +50,10 @@ class Drafter(nn.Module):
     """
 
     def __init__(self, shape: DrafterShape, *, seed: int, device: torch.device | str = "cpu") -> None:
-        """New weights, the same wherever and however often they are drawn; no global random state is touched."""
+        """New weights, the same wherever and however often they are drawn; no global random state is touched.
+
+        On the device `meta` there are names and shapes only.
+        """
         super().__init__()
         self.shape = shape
         self.fc = linear(len(shape.taps) * shape.hidden_size, shape.hidden_size)
@@ -58,7 +61,8 @@ class Drafter(nn.Module):
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.to(torch.float32).to_empty(device=device)
-        self._initialise(seed)
+        if torch.device(device).type != "meta":
+            self._initialise(seed)
 
     def forward(self, features: Tensor, embeddings: Tensor, positions: Tensor, masks: Masks) -> Tensor:
         """Hidden states of the blocks' slots, [b, A·B, H], normed and ready for the target's head.

@@ -71,7 +71,7 @@ def masks_for(
 
 
 def _dense(rule: MaskMod, samples: int, queries: int, keys: int, device: torch.device) -> Tensor:
-    return cast(Tensor, create_mask(rule, samples, 1, queries, keys, device=str(device)))
+    return create_mask(rule, samples, 1, queries, keys, device=str(device))
 
 
 def _sparse(rule: MaskMod, samples: int, queries: int, keys: int, device: torch.device) -> BlockMask:
