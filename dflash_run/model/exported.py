@@ -100,16 +100,43 @@ def read_shape(folder: Path) -> DrafterShape:
         fault = Fault(KEY, str(folder), f"must be a folder with a readable {CONFIG}: {error}")
         raise PipelineError([fault]) from error
     values = {field.name: _value(config, field.name) for field in fields(DrafterShape)}
-    missing = [name for name, value in values.items() if value is ABSENT and name not in _OPTIONAL]
-    if missing:
-        places = (".".join(_PLACES.get(name, (name,))) for name in missing)
-        raise PipelineError(Fault(KEY, ABSENT, f"must give {place} in {CONFIG}") for place in places)
-    return DrafterShape(**{name: value for name, value in values.items() if value is not ABSENT})
+    given = {name: value for name, value in values.items() if value is not ABSENT or name not in _OPTIONAL}
+    faults = [
+        Fault(KEY, value, f"must give {_place(name)} in {CONFIG} as {told}")
+        for name, value in given.items()
+        for told in [_kind(name, value)]
+        if told
+    ]
+    if faults:
+        raise PipelineError(faults)
+    try:
+        return DrafterShape(**given)
+    except PipelineError as error:  # it is this file that is to blame, not the key of the pipeline
+        raise PipelineError(replace(fault, key=KEY) for fault in error.faults) from error
 
 
 def expected_tensors(shape: DrafterShape) -> Mapping[str, Tensor]:
     """Name and shape of each tensor of a drafter; the tensors hold no values."""
     return Drafter(shape, seed=0, device="meta").state_dict()
+
+
+def _place(name: str) -> str:
+    return ".".join(_PLACES.get(name, (name,)))
+
+
+def _kind(name: str, value: Any) -> str:
+    """What a value of config.json should have been; empty where it is that."""
+    if name in ("eos_token_id", "taps", "layer_types") and isinstance(value, tuple):
+        one = str if name == "layer_types" else int
+        return "" if value and all(type(each) is one for each in value) else "a list of one kind"
+    if name in ("taps", "layer_types"):
+        return "a list"
+    if name in ("rms_norm_eps", "rope_theta", "initializer_range"):
+        return "" if type(value) in (int, float) and value > 0 else "a number > 0"
+    if name in _OPTIONAL:
+        return "" if value is None or type(value) is int else "an integer or null"
+    least = 0 if name == "mask_token_id" else 1
+    return "" if type(value) is int and value >= least else f"an integer >= {least}"
 
 
 def _value(config: Any, name: str) -> Any:
@@ -125,6 +152,5 @@ def _differences(theirs: DrafterShape, ours: DrafterShape) -> Iterator[Fault]:
     for field in fields(DrafterShape):
         has, wanted = getattr(theirs, field.name), getattr(ours, field.name)
         if field.name not in _FREE and has != wanted:
-            place = ".".join(_PLACES.get(field.name, (field.name,)))
-            remedy = "change the section model, or take another checkpoint"
-            yield Fault(KEY, has, f"must have {place} {wanted} in {CONFIG}, as this drafter has", remedy)
+            rule = f"must have {_place(field.name)} {wanted} in {CONFIG}, as this drafter has"
+            yield Fault(KEY, has, rule, "change the section model, or take another checkpoint")
