@@ -1,0 +1,1 @@
+"""The drafter: its shape, anchors, attention mask, layers, losses and files."""
