@@ -195,8 +195,9 @@ def _spread(config: Any, devices: Sequence[torch.device]) -> dict[str, Any]:
     at = devices[0]
     for name, child in skeleton.named_children():
         if name == "layers":
-            for index in range(len(child)):
-                at = devices[index * len(devices) // len(child)]
+            count = len(list(child.children()))
+            for index in range(count):
+                at = devices[index * len(devices) // count]
                 places[f"layers.{index}"] = at
         else:
             places[name] = devices[0] if any(True for _ in child.buffers()) else at
