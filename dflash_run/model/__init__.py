@@ -1,1 +1,1 @@
-"""The drafter: its shape, anchors, attention mask, layers, losses and files."""
+"""The models of a training: the frozen target and its tapped states, the drafter and its losses."""

@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from policies.sections.fields import (
+    Flag,
     Natural,
     Number,
     PathText,
@@ -79,6 +80,8 @@ class Model(Section):
     """The target: a folder, or an id of the model hub."""
     revision: Text | None = None
     """Commit or tag of a hub id."""
+    random_weights: Flag = False
+    """For measurements: seeded random weights in the shape that the target's config.json gives; none are read."""
     tokenizer: Text | None = None
     """Folder or id of the tokenizer, or `bytes` for the built-in byte-level one; None: the target's."""
     dtype: Dtype = "bfloat16"
