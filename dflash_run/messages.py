@@ -100,7 +100,9 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Ready(Answer):
-    """From a worker: it has started."""
+    """From a worker: it has started. `probe`: a target's parcel for the self-test."""
+
+    probe: object = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ class RehearsalBriefing:
     """Workers of a rehearsal are told how long to sleep."""
 
     def __init__(self, run: Run, store: PayloadStore, speedup: float) -> None:
+        assert run.times is not None, "a rehearsal has times"
         self._times: ServiceTimes = run.times
         self._store = store
         self._wall = 1 / speedup

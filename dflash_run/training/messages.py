@@ -21,7 +21,6 @@ class TrainOn:
 
     step: int
     parcel: Parcel
-    handle: tuple[object, ...] | None
     source: int
     """The target that computed it."""
     samples: tuple[int, ...]
@@ -31,6 +30,21 @@ class TrainOn:
     def batch(self) -> int:
         """The batch's number."""
         return self.parcel.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Probe(Question):
+    """To a drafter, before the start: copy this parcel and compare it, as a test of the way."""
+
+    parcel: Parcel
+    source: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probed(Answer):
+    """From a drafter: the copy arrived whole."""
+
+    source: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,8 @@ class SlotTable:
     """
 
     def __init__(self, new_path: Callable[[int], str] | None = None) -> None:
+        self.nowhere: Final = Slot(HOST, -1)
+        """A slot that stands for none."""
         self._new_path: Final = new_path
         self._opened: dict[int, int] = {}
         self._free: dict[int, list[int]] = {}
@@ -21,7 +23,6 @@ class SlotTable:
         self._slots: dict[int, Slot] = {}
         """The slot of each batch that has one."""
         self._parcels: dict[int, Parcel] = {}
-        self._handles: dict[tuple[int, int], tuple[object, ...]] = {}
 
     def take(self, batch: int, owner: int) -> Slot:
         """A slot for a batch that is to be computed: the lowest free one, which stays warm."""
@@ -39,15 +40,12 @@ class SlotTable:
         return slot
 
     def put(self, parcel: Parcel) -> None:
-        """The batch is computed; a device slot's handle comes with its first parcel."""
+        """The batch is computed."""
         self._parcels[parcel.batch] = parcel
-        if parcel.handle is not None:
-            self._handles[parcel.slot.owner, parcel.slot.index] = parcel.handle
 
-    def parcel(self, batch: int) -> tuple[Parcel, tuple[object, ...] | None]:
-        """The parcel of a batch that is delivered, and the handle of its slot."""
-        parcel = self._parcels[batch]
-        return parcel, self._handles.get((parcel.slot.owner, parcel.slot.index))
+    def parcel(self, batch: int) -> Parcel:
+        """The parcel of a batch that is delivered."""
+        return self._parcels[batch]
 
     def free(self, batch: int) -> None:
         """Nobody needs the batch's hidden states any more, or they are lost; harmless where it has no slot."""

@@ -22,6 +22,7 @@ class Mapped:
         self.device = device
         self._bytes = slot_bytes
         self._slots: dict[tuple[int, int], torch.Tensor] = {}
+        self._handles: dict[tuple[int, int], tuple[object, ...]] = {}
 
     def host(self, slot: Slot) -> torch.Tensor:
         """A slot of host memory, uint8[slot bytes], pinned where this process computes on a GPU."""
@@ -33,14 +34,19 @@ class Mapped:
             self._slots[key] = memory
         return self._slots[key]
 
-    def own(self, slot: Slot) -> tuple[torch.Tensor, tuple[object, ...] | None]:
-        """A slot on this process's device, uint8[slot bytes], and, when it is new, what others open it with."""
+    def own(self, slot: Slot) -> torch.Tensor:
+        """A slot on this process's device, uint8[slot bytes]."""
         key = (slot.owner, slot.index)
-        if key in self._slots:
-            return self._slots[key], None
-        memory = torch.empty(self._bytes, dtype=torch.uint8, device=self.device)
-        self._slots[key] = memory
-        return memory, tuple(memory.untyped_storage()._share_cuda_())
+        if key not in self._slots:
+            memory = torch.empty(self._bytes, dtype=torch.uint8, device=self.device)
+            self._slots[key] = memory
+            if self.device.type == "cuda":
+                self._handles[key] = tuple(memory.untyped_storage()._share_cuda_())
+        return self._slots[key]
+
+    def handle(self, slot: Slot) -> tuple[object, ...] | None:
+        """What another process opens a slot on this device with; None for host memory."""
+        return self._handles.get((slot.owner, slot.index))
 
     def foreign(self, slot: Slot, handle: tuple[object, ...]) -> torch.Tensor:
         """A slot on another process's GPU, uint8[slot bytes]. Raises RuntimeError when its process is gone."""
