@@ -1,1 +1,1 @@
-"""The models of a training: the frozen target and its tapped states, the frozen embedding and head, the drafter."""
+"""The drafter: its shape, anchors, attention mask, layers, losses and files."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dflash_run.model.config import reason_of, target_config, unusable
-from dflash_run.model.weights import random_tensor
+from dflash_run.model.random_weights import random_tensor
 from policies.sections.training import Model
 
 _COMPLETE = "give a complete folder with safetensors; for measurements without weights set model.random_weights: true"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_run.model.config import check_taps, reason_of, target_config, unusable
-from dflash_run.model.weights import fill_
+from dflash_run.model.random_weights import fill_
 from policies.sections.training import Model
 
 _NO_WEIGHTS = "for measurements without weights set model.random_weights: true"
