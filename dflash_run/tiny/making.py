@@ -5,6 +5,7 @@ import os
 import tempfile
 from pathlib import Path
 
+from dflash_run.model.quiet import quiet
 from dflash_run.tiny.sizes import Sizes
 from dflash_run.tiny.source import standard_library
 from dflash_run.tiny.target import Told, answers, train_target
@@ -18,7 +19,8 @@ def make_tiny(folder: Path, sizes: Sizes, *, seed: int = 0, told: Told = print) 
     folder.mkdir(parents=True, exist_ok=True)
     text = standard_library(sizes.source)
     model = train_target(text, sizes, seed, told)
-    model.save_pretrained(folder / "target")
+    with quiet():
+        model.save_pretrained(folder / "target")
     lines = [_line(prompt, answer) for prompt, answer in answers(model, text, sizes, seed, told)]
     _write(folder / "data.jsonl", "".join(lines))
     told(f"{folder}: target and {len(lines)} samples")

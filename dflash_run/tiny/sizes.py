@@ -12,9 +12,9 @@ class Sizes:
     hidden: int = 96
     """Its hidden size; a multiple of `heads`."""
     heads: int = 4
-    steps: int = 600
+    steps: int = 400
     """Optimizer steps of its training."""
-    batch: int = 16
+    batch: int = 8
     """Windows a step."""
     prompt: int = 48
     """Bytes of source that a prompt shows."""
