@@ -31,6 +31,9 @@ _FILES: Final = (
     ("timings", "file"),
     ("model", "warm_start"),
 )
+_NAMES: Final = (("model", "name_or_path"), ("model", "tokenizer"))
+"""Names that are paths where they start so: an id of the model hub cannot."""
+_STARTS: Final = ("./", "../", "~/")
 _READ_FILES: Final = (("data", "lengths"), ("timings", "file"))
 """Files that a prediction reads: they must be there."""
 
@@ -146,9 +149,11 @@ def _named(key: object, at: Key, faults: list[Fault]) -> bool:
 def _resolve_paths(mapping: dict[str, object], folder: Path) -> list[Fault]:
     """Make the paths in `mapping` absolute; returns the faults of missing files that a prediction needs."""
     faults = []
-    for section, key in _FILES:
+    for section, key in _FILES + _NAMES:
         inner = mapping.get(section)
         value = inner.get(key) if isinstance(inner, dict) else None
+        if (section, key) in _NAMES and not (isinstance(value, str) and value.startswith(_STARTS)):
+            continue
         if isinstance(inner, dict) and isinstance(value, str) and value and "\0" not in value:
             inner[key] = os.path.abspath(folder / os.path.expanduser(value))
             if (section, key) in _READ_FILES and not os.path.isfile(inner[key]):

@@ -5,7 +5,6 @@ the caller's buffer, so that at no time more than one layer's states exist besid
 """
 
 import copy
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dflash_run.model.config import check_taps, reason_of, target_config, unusable
+from dflash_run.model.quiet import quiet
 from dflash_run.model.random_weights import fill_
 from policies.sections.training import Model
 
@@ -140,7 +140,7 @@ def _pretrained(
 
     auto: Any = transformers.AutoModel
     try:
-        with _quiet():
+        with quiet():
             module, found = auto.from_pretrained(
                 model.name_or_path,
                 revision=model.revision,
@@ -202,15 +202,3 @@ def _spread(config: Any, devices: Sequence[torch.device]) -> dict[str, Any]:
         else:
             places[name] = devices[0] if any(True for _ in child.buffers()) else at
     return places
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Loading says that the head and the upper layers are not used: that is meant."""
-    logger = logging.getLogger("transformers.modeling_utils")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
