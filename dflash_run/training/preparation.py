@@ -18,7 +18,7 @@ from dflash_run.transport.parcel import HEAD_BYTES, ITEM_BYTES
 from policies.assembly import build_dispatcher
 from policies.batches import BatchPlan
 from policies.faults import ABSENT, Fault, PipelineError
-from policies.loading import replaced
+from policies.loading import from_mapping, resolved
 from policies.pipeline import Pipeline
 from reports.memory import MemoryReport, forecast
 
@@ -149,19 +149,20 @@ def _read_corpus(p: Pipeline, found: dict[str, Any]) -> None:
 
 def _completed(pipeline: Pipeline, shape: DrafterShape, placement: Placement) -> Pipeline:
     """What the model says of the hidden states; a size that the file gives for predictions is replaced."""
-    on_cpu = not placement.gpus()
-    values: dict[str, object] = {
-        "memory.hidden_bytes_per_token": None,
-        "memory.hidden_size": shape.hidden_size,
-        "memory.taps": len(shape.taps),
-        "memory.dtype_bytes": ITEM_BYTES[pipeline.model.dtype],
-        "memory.keep_last": pipeline.training.loss == "soft",
+    mapping = resolved(pipeline)
+    memory = mapping["memory"]
+    memory.pop("hidden_bytes_per_token", None)
+    memory |= {
+        "hidden_size": shape.hidden_size,
+        "taps": len(shape.taps),
+        "dtype_bytes": ITEM_BYTES[pipeline.model.dtype],
+        "keep_last": pipeline.training.loss == "soft",
     }
-    if on_cpu:
-        values["memory.staging"] = "host"
+    if not placement.gpus():
+        memory["staging"] = "host"
     elif pipeline.memory.staging == "device":
-        values["dispatch.placement"] = "taker"
-    return replaced(pipeline, values)
+        mapping["dispatch"]["placement"] = "taker"
+    return from_mapping(mapping)
 
 
 def _resumed(path: Path, plan: TrainingPlan, corpus: Corpus) -> Resumed:
