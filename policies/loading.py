@@ -32,7 +32,7 @@ _FILES: Final = (
     ("model", "warm_start"),
 )
 _NAMES: Final = (("model", "name_or_path"), ("model", "tokenizer"))
-"""Names that are paths where they start so: an id of the model hub cannot."""
+"""Names that are paths where they start so, or where such a folder lies beside the file; else ids of the model hub."""
 _STARTS: Final = ("./", "../", "~/")
 _READ_FILES: Final = (("data", "lengths"), ("timings", "file"))
 """Files that a prediction reads: they must be there."""
@@ -152,7 +152,7 @@ def _resolve_paths(mapping: dict[str, object], folder: Path) -> list[Fault]:
     for section, key in _FILES + _NAMES:
         inner = mapping.get(section)
         value = inner.get(key) if isinstance(inner, dict) else None
-        if (section, key) in _NAMES and not (isinstance(value, str) and value.startswith(_STARTS)):
+        if (section, key) in _NAMES and not _is_path(value, folder):
             continue
         if isinstance(inner, dict) and isinstance(value, str) and value and "\0" not in value:
             inner[key] = os.path.abspath(folder / os.path.expanduser(value))
@@ -160,3 +160,7 @@ def _resolve_paths(mapping: dict[str, object], folder: Path) -> list[Fault]:
                 rule = "must name a file; paths start at the folder of the pipeline file"
                 faults.append(Fault(f"{section}.{key}", value, rule))
     return faults
+
+
+def _is_path(name: object, folder: Path) -> bool:
+    return isinstance(name, str) and (name.startswith(_STARTS) or ("\0" not in name and os.path.isdir(folder / name)))

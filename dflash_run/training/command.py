@@ -1,5 +1,6 @@
 """`dflash-run train`: from a file, or from a checkpoint, to a trained drafter and a summary."""
 
+import logging
 import sys
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def train_file(
     """Train, print, write the summary; returns the exit status. Raises PipelineError."""
     from dflash_run.training.train import train
 
+    for library in ("huggingface_hub", "transformers", "accelerate"):
+        logging.getLogger(library).setLevel(logging.ERROR)  # what is wrong is told as a fault, on one line
     pipeline = _read(file, resume, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
     people = console()
     prepared = prepare_training(pipeline, gpus=_gpus(), resume=resume)
