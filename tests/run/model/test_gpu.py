@@ -11,7 +11,10 @@ from dflash_run.model.shape import DrafterShape
 from dflash_run.training.replica import Replica
 from tests.run.model.tiny import SLIDING, batch, target, training
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("default"),  # compiling brings up warnings of torch's own code
+]
 
 SHAPE = replace(SLIDING, head_dim=64, block_size=16, sliding_window=40)
 
