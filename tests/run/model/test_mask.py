@@ -16,7 +16,7 @@ def _case(seed: int) -> tuple[torch.Tensor, torch.Tensor | None, int]:
     draw = torch.Generator().manual_seed(seed)
     context = int(torch.randint(5, 60, (), generator=draw))
     anchors = torch.randint(0, context, (2, 1 + seed % 5), generator=draw).sort(1).values
-    documents = (torch.rand(2, context, generator=draw) < 0.2).cumsum(1) if seed % 2 else None
+    documents = (torch.rand(2, context, generator=draw) < 0.2).cumsum(1) * 3 % 7 if seed % 2 else None
     return anchors, documents, context
 
 

@@ -100,6 +100,7 @@ def test_a_step_without_weight_moves_nothing_and_makes_no_nan() -> None:
     for ours, old in zip(one.state(), before, strict=True):
         assert torch.equal(ours, old)
     assert (report.loss, report.expected_accepted_length, report.anchors, report.applied) == (0.0, 0.0, 0, False)
+    assert report.grad_norm == 0.0 and not one.flat.any()
     assert (report.tokens, report.samples, report.samples_without_anchors) == (21, 2, 2)
 
 
@@ -196,6 +197,22 @@ def test_a_drafter_learns_a_tiny_batch_by_heart(loss: str, weights: str) -> None
         reports.append(one.apply(step / 60))
     assert reports[-1].expected_accepted_length > 2.9 > 1.0 > reports[0].expected_accepted_length
     assert reports[-1].loss < 0.5 * reports[0].loss
+
+
+def test_accepted_slots_end_at_the_first_wrong_one() -> None:
+    settings = training(anchors=6, learning_rate=5e-3)
+    one, each, seen = replica(settings), batch([20, 14], supervised=1.0), set()
+    for step in range(24):
+        one.micro_batch(each)
+        if step % 4 == 3:
+            with torch.no_grad():
+                _, _, accepted, anchors = naive_sums(one.drafter, settings, each)
+            report = one.apply(step / 24)
+            assert report.expected_accepted_length == pytest.approx(accepted / anchors, rel=1e-6)
+            seen.add(accepted)
+        else:
+            one.apply(step / 24)
+    assert len(seen) > 3  # it got better step by step, with blocks half right on the way
 
 
 def test_bfloat16_on_the_host_stays_near_float32() -> None:
