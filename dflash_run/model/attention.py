@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import Any, cast
 
 import torch
@@ -11,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from dflash_run.model.compiled import compiled
 from dflash_run.model.mask import Mask
 from dflash_run.model.shape import DrafterShape
 
@@ -85,12 +85,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> Tensor:
     Not for CPU training with a BlockMask: flex has no backward pass there.
     """
     if isinstance(mask, BlockMask):
-        flex = _compiled() if q.is_cuda else cast(Callable[..., Any], flex_attention)
+        flex = compiled(flex_attention) if q.is_cuda else cast(Callable[..., Any], flex_attention)
         return cast(Tensor, flex(q, k, v, block_mask=mask, enable_gqa=True))
     return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=True)
-
-
-@cache
-def _compiled() -> Callable[..., Any]:
-    """Compiled once a process. Threads must not meet here while it is cold: concurrent compilations hang."""
-    return torch.compile(flex_attention)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask
 
+from dflash_run.model.compiled import compiled
 from dflash_run.model.shape import FULL, SLIDING, DrafterShape
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -75,11 +75,6 @@ def _dense(rule: MaskMod, samples: int, queries: int, keys: int, device: torch.d
 
 
 def _sparse(rule: MaskMod, samples: int, queries: int, keys: int, device: torch.device) -> BlockMask:
-    make = _compiled() if device.type == "cuda" else create_block_mask
+    # Compiled, the rule is evaluated tile by tile; otherwise the whole matrix of booleans comes to exist.
+    make = compiled(create_block_mask) if device.type == "cuda" else create_block_mask
     return cast(BlockMask, make(rule, samples, None, queries, keys, device=str(device)))
-
-
-@cache
-def _compiled() -> Callable[..., Any]:
-    """Compiled, the rule is evaluated tile by tile; otherwise the whole matrix of booleans comes to exist."""
-    return torch.compile(create_block_mask)

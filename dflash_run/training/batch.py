@@ -14,6 +14,7 @@ class MicroBatch:
     """b samples padded to S tokens, with K taps of width H.
 
     The small tensors are best left on the host, where blocks are laid out: fetching them from a device waits for it.
+    The hidden states are best on the replica's device, or in pinned memory.
     """
 
     features: Tensor

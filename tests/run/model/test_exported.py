@@ -10,12 +10,14 @@ from safetensors.torch import load_file, save_file
 
 from dflash_run.model.drafter import Drafter
 from dflash_run.model.exported import CONFIG, WEIGHTS, read_exported, read_shape, write_exported
+from dflash_run.model.shape import DrafterShape
+from dflash_run.model.speculators import write_speculator
 from policies.faults import PipelineError
-from tests.run.model.tiny import SHAPE, SLIDING, replica
+from tests.run.model.tiny import SHAPE, SLIDING, replica, target
 
 
 @pytest.mark.parametrize("shape", [SHAPE, replace(SLIDING, eos_token_id=(1, 2), bos_token_id=0)])
-def test_an_exported_drafter_is_read_back_as_it_was(tmp_path: Path, shape: type(SHAPE)) -> None:  # type: ignore[valid-type]
+def test_an_exported_drafter_is_read_back_as_it_was(tmp_path: Path, shape: DrafterShape) -> None:
     drafter = Drafter(shape, seed=4)
     write_exported(drafter, tmp_path)
     assert read_shape(tmp_path) == shape
@@ -72,7 +74,9 @@ def test_a_checkpoint_of_another_shape_is_refused_with_all_differences(tmp_path:
         ({"sliding_window": 2.5}, "an integer or null"),
     ],
 )
-def test_a_broken_configuration_is_refused_under_the_warm_start(tmp_path: Path, change: dict, told: str) -> None:  # type: ignore[type-arg]
+def test_a_broken_configuration_is_refused_under_the_warm_start(
+    tmp_path: Path, change: dict[str, object], told: str
+) -> None:
     write_exported(Drafter(SHAPE, seed=4), tmp_path)
     config = json.loads((tmp_path / CONFIG).read_text()) | change
     (tmp_path / CONFIG).write_text(json.dumps(config))
@@ -91,3 +95,17 @@ def test_a_folder_without_a_drafter_is_refused_with_its_name(tmp_path: Path) -> 
     (tmp_path / WEIGHTS).write_bytes(b"nonsense")
     with pytest.raises(PipelineError, match="readable safetensors"):
         read_exported(tmp_path, SHAPE)
+
+
+def test_a_speculator_brings_the_target_s_embeddings_and_counts_taps_from_one(tmp_path: Path) -> None:
+    drafter, (embed, _) = Drafter(SHAPE, seed=4), target()
+    write_speculator(drafter, tmp_path, embed=embed, head=embed, verifier="some/target", architectures=["Llama"])
+    tensors, config = load_file(tmp_path / WEIGHTS), json.loads((tmp_path / CONFIG).read_text())
+    assert tensors.keys() == drafter.state_dict().keys() | {"embed_tokens.weight", "lm_head.weight"}
+    assert {tensor.dtype for tensor in tensors.values()} == {torch.bfloat16}
+    assert config["aux_hidden_state_layer_ids"] == [2, 4] and config["draft_vocab_size"] == 53
+    assert config["transformer_layer_config"]["model_type"] == "qwen3"
+    assert not {"dflash_config", "architectures"} & config["transformer_layer_config"].keys()
+    speculators = config["speculators_config"]
+    assert speculators["verifier"] == {"name_or_path": "some/target", "architectures": ["Llama"]}
+    assert speculators["proposal_methods"][0]["speculative_tokens"] == 3

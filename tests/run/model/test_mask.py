@@ -4,9 +4,10 @@ import warnings
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 
 from dflash_run.model.attention import attend
+from dflash_run.model.compiled import compiled
 from dflash_run.model.mask import mask_mod, masks_for
 from tests.run.model.tiny import SLIDING
 
@@ -15,7 +16,7 @@ def _case(seed: int) -> tuple[torch.Tensor, torch.Tensor | None, int]:
     draw = torch.Generator().manual_seed(seed)
     context = int(torch.randint(5, 60, (), generator=draw))
     anchors = torch.randint(0, context, (2, 1 + seed % 5), generator=draw).sort(1).values
-    documents = (torch.rand(2, context, generator=draw) < 0.2).cumsum(1) if seed % 2 else None
+    documents = (torch.rand(2, context, generator=draw) < 0.2).cumsum(1) * 3 % 7 if seed % 2 else None
     return anchors, documents, context
 
 
@@ -60,3 +61,15 @@ def test_a_block_without_context_sees_itself_only() -> None:
     seen = [[bool(rule(*map(torch.tensor, (0, 0, q, kv)))) for kv in range(8)] for q in range(4)]
     own = [[False] * 4 + [True, True, False, False]] * 2 + [[False] * 6 + [True, True]] * 2
     assert seen == own
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")  # tracing brings up warnings of torch's own code
+def test_the_compiled_mask_is_the_same_for_shapes_that_change() -> None:
+    for seed in (0, 2, 4):
+        anchors, documents, context = _case(seed)
+        queries = anchors.shape[1] * 4
+        rule = mask_mod(anchors, context, 4, documents=documents, window=7)
+        ours = compiled(create_block_mask)(rule, 2, None, queries, context + queries, device="cpu", BLOCK_SIZE=16)
+        theirs = create_block_mask(rule, 2, None, queries, context + queries, device="cpu", BLOCK_SIZE=16)
+        assert torch.equal(ours.to_dense(), theirs.to_dense())

@@ -94,9 +94,10 @@ def replica(settings: Training | None = None, shape: DrafterShape = SHAPE, seed:
 def naive_sums(
     drafter: Drafter, settings: Training, each: MicroBatch, seed: int = 3
 ) -> tuple[Tensor, float, int, int]:
-    """Loss sum, weight sum, accepted and anchors, one block after the other, sharing no code with the trainer
-    but the drawing of anchors."""
-    shape = drafter.shape
+    """Loss sum, weight sum, accepted and anchors, one block after the other.
+
+    It shares no code with the trainer but the drawing of anchors.
+    """
     drawn = draw_anchors(
         each.loss_mask.numpy(),
         each.lengths.numpy(),
@@ -111,7 +112,6 @@ def naive_sums(
         for anchor in drawn.positions[row, :count]:
             one = _naive_block(drafter, settings, each, row, int(anchor))
             loss, weight, accepted = loss + one[0], weight + one[1], accepted + one[2]
-    assert shape.block_size > 1
     return loss, weight, accepted, int(drawn.counts.sum())
 
 
