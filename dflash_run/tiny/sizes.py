@@ -22,7 +22,7 @@ class Sizes:
     """Bytes that the target answers with."""
     temperature: float = 0.3
     """Of its answers: greedy ones of so small a model go round in circles, which even a bigram can follow."""
-    samples: int = 1024
+    samples: int = 512
     """Prompts that it answers."""
     source: int = 400_000
     """Bytes of the standard library that it learns from."""
