@@ -13,9 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dflash_run.data.faults import refused
 from dflash_run.model.config import check_taps, reason_of, target_config, unusable
 from dflash_run.model.quiet import quiet
 from dflash_run.model.random_weights import fill_
+from policies.faults import PipelineError
 from policies.sections.training import Model
 
 _NO_WEIGHTS = "for measurements without weights set model.random_weights: true"
@@ -37,6 +39,8 @@ class TappedTarget:
 
         `taps`: ids of layers, rising; tap l is the output of layer l. `keep_last`: also keep the state that the
         head would read. `seed`: of random weights. Raises PipelineError for a target that cannot be used.
+
+        Not from several threads at once: while it is built, torch's default dtype is another for all of them.
         """
         config = target_config(model)
         check_taps(tuple(taps), config)
@@ -151,7 +155,9 @@ def _pretrained(
                 use_safetensors=True,
                 output_loading_info=True,
             )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except ImportError as error:
+        raise _attention(model, error) from None
+    except (OSError, ValueError, RuntimeError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
         rule = f"must hold weights that can be loaded ({reason_of(error)})"
@@ -170,8 +176,11 @@ def _random(model: Model, config: Any, devices: Sequence[torch.device], dtype: t
     from transformers.initialization import no_init_weights
 
     auto: Any = transformers.AutoModel
-    with devices[0], no_init_weights():
-        module: nn.Module = auto.from_config(config, dtype=dtype, attn_implementation=model.attention)
+    try:
+        with devices[0], no_init_weights():
+            module: nn.Module = auto.from_config(config, dtype=dtype, attn_implementation=model.attention)
+    except ImportError as error:
+        raise _attention(model, error) from None
     for name, parameter in module.named_parameters():
         fill_(parameter, name, seed, config.initializer_range)
     if len(devices) > 1:
@@ -179,6 +188,10 @@ def _random(model: Model, config: Any, devices: Sequence[torch.device], dtype: t
 
         module = dispatch_model(module, _spread(config, devices))
     return module
+
+
+def _attention(model: Model, error: ImportError) -> PipelineError:
+    return refused("model.attention", model.attention, f"needs a package ({reason_of(error)})", "sdpa needs none")
 
 
 def _spread(config: Any, devices: Sequence[torch.device]) -> dict[str, Any]:

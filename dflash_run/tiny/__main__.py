@@ -23,9 +23,13 @@ def _main(
     changed = {name: getattr(sizes, name) for name in names}
     for text in change or []:
         name, _, value = text.partition("=")
-        if name not in names or not value.isdecimal() or int(value) < 1:
-            raise typer.BadParameter(f"{text}: must be one of {', '.join(names)}, = and an integer >= 1")
-        changed[name] = int(value)
+        kind = float if name == "temperature" else int
+        try:
+            changed[name] = kind(value)
+        except ValueError:
+            changed[name] = 0
+        if name not in names or not 0 < changed[name] < 1e9:
+            raise typer.BadParameter(f"{text}: must be one of {', '.join(names)}, = and a number above 0")
     make_tiny(folder, Sizes(**changed), seed=seed, told=lambda text: print(text, file=sys.stderr, flush=True))
 
 

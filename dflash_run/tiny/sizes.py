@@ -20,9 +20,11 @@ class Sizes:
     """Bytes of source that a prompt shows."""
     response: int = 144
     """Bytes that the target answers with."""
-    samples: int = 1024
+    temperature: float = 0.3
+    """Of its answers: greedy ones of so small a model go round in circles, which even a bigram can follow."""
+    samples: int = 512
     """Prompts that it answers."""
-    source: int = 2_000_000
+    source: int = 400_000
     """Bytes of the standard library that it learns from."""
 
 

@@ -1,7 +1,9 @@
 """Text that every machine has: the sources of Python's standard library, as bytes."""
 
+import re
 import sysconfig
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,16 +13,22 @@ from dflash_run.data.bytelevel import BOS, EOS, ROLES
 U8 = NDArray[np.uint8]
 I64 = NDArray[np.int64]
 
+_RUNS: Final = re.compile(rb"([^A-Za-z0-9])\1+")
+"""The same mark several times."""
+
 
 def standard_library(size: int) -> U8:
-    """The first `size` bytes of the library's ASCII modules in the order of their names, uint8[<= size]."""
+    """The first `size` bytes of the library's ASCII modules in the order of their names, uint8[<= size].
+
+    Indentation and drawn lines are shortened: a small model would answer with nothing else.
+    """
     parts: list[bytes] = []
     total = 0
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         content = path.read_bytes()
         if content.isascii():
-            parts.append(content)
-            total += len(content)
+            parts.append(_RUNS.sub(rb"\1", content))
+            total += len(parts[-1])
         if total >= size:
             break
     return np.frombuffer(b"".join(parts), np.uint8)[:size]

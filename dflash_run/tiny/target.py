@@ -62,7 +62,8 @@ def _loss(model: Any, ids: Tensor, prompt: int) -> Tensor:
 
 @torch.no_grad()
 def answers(model: Any, text: U8, sizes: Sizes, seed: int, told: Told) -> Iterator[tuple[str, str]]:
-    """Prompts from random places of `text`, and the target's own greedy answers to them."""
+    """Prompts from random places of `text`, and the target's own answers to them at a low temperature."""
+    torch.manual_seed(seed)
     stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     unseen = [token for token in range(VOCAB) if token >= 128 or token < 9]  # nothing but ASCII text comes back
     for start in range(0, sizes.samples, _TOGETHER):
@@ -72,7 +73,9 @@ def answers(model: Any, text: U8, sizes: Sizes, seed: int, told: Told) -> Iterat
             ids,
             attention_mask=torch.ones_like(ids),
             max_new_tokens=sizes.response,
-            do_sample=False,
+            do_sample=True,
+            temperature=sizes.temperature,
+            top_k=0,
             suppress_tokens=unseen,
             pad_token_id=EOS,
         )

@@ -60,6 +60,12 @@ def test_taps_are_the_outputs_of_their_layers_and_zero_in_the_padding(saved: tup
     assert (target.layers, target.hidden_size, target.vocab_size) == (5, 16, 40)
 
 
+def test_a_tap_of_the_last_layer_is_its_output_before_the_final_norm(saved: tuple[Model, Any]) -> None:
+    model, reference = saved
+    states = TappedTarget(model, [4], keep_last=True).run(tokens())
+    torch.testing.assert_close(reference.model.norm(states[..., :16]), states[..., 16:])
+
+
 def test_layers_above_the_last_tap_and_the_head_are_not_loaded(saved: tuple[Model, Any]) -> None:
     short, whole = TappedTarget(saved[0], [1, 2]), TappedTarget(saved[0], [1, 2], keep_last=True)
     assert len(short.module.layers) == 3 and len(whole.module.layers) == 5
