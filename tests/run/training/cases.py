@@ -1,11 +1,23 @@
 """Small trainings for tests: a random target of a few thousand weights, random tokens, everything on the CPU."""
 
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
 from dflash_run.synthetic import write_target, write_tokens
 from policies.loading import from_mapping
 from policies.pipeline import Pipeline
+
+multiprocessing.set_forkserver_preload(
+    [
+        "dflash_run.training.drafter_loop",
+        "dflash_run.training.target_loop",
+        "transformers.models.qwen3.modeling_qwen3",
+        "torch.nn.attention.flex_attention",
+    ]
+)
+START = "forkserver"
+"""Imports take seconds a process: tests take them once. What users run spawns, as the end-to-end test does."""
 
 
 def training_file(
