@@ -81,6 +81,8 @@ class Launcher:
     ) -> None:
         self.failures: list[str] = []
         """Workers that failed, why, and what they were at."""
+        self.deciding_s = 0.0
+        """Wall seconds spent inside the dispatcher."""
         self._dispatcher = dispatcher
         self._briefing = briefing
         self._log = log
@@ -112,6 +114,11 @@ class Launcher:
         workers: list[Worker] = [("target", t) for t in dispatcher.targets]
         workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
         self._people = Attendance(crew, workers, briefing.heard)
+
+    def cost(self) -> dict[str, float]:
+        """What deciding cost: wall seconds inside the dispatcher, and their share of the run."""
+        wall = self._now / self._speedup
+        return {"deciding_s": self.deciding_s, "deciding_share": self.deciding_s / wall if wall > 0 else 0.0}
 
     def run(self) -> float:
         """Run to the end; returns the time then."""
@@ -390,7 +397,9 @@ class Launcher:
         """Give the dispatcher an input, record it with its answer, and carry the answer out."""
         if self._dispatcher.ended is not None:
             return
+        began = time.perf_counter()
         answer: list[Effect] = getattr(self._dispatcher, name)(*arguments)
+        self.deciding_s += time.perf_counter() - began
         self._log.pending.append((self._now, name, arguments, answer))
         for effect in answer:
             self._carry_out(effect)

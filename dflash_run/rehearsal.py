@@ -60,6 +60,7 @@ def rehearse(
         run.metrics.finish(end)
         writer.finish(end)
     run.failures.extend(launcher.failures)
+    run.told["launcher"] = launcher.cost()
     return run
 
 

@@ -83,6 +83,7 @@ def train(
         writer.finish(end)
     _clear(folder)
     run.failures.extend(launcher.failures + briefing.failures)
+    run.told["launcher"] = launcher.cost()
     return run, _told(prepared, progress, scalars, slots, folder)
 
 
