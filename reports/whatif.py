@@ -27,6 +27,8 @@ class Answer:
     tokens_per_s: float
     gain: float
     """Relative to the same quick simulation without the change: 0.2 is 20 % more."""
+    free: bool = False
+    """Whether it needs no other hardware."""
 
 
 class Questions:
@@ -66,7 +68,7 @@ class Questions:
         if document is None:
             return []
         return [
-            Answer(f"policy {entry['policy']}", entry["rate"], entry["gain"])
+            Answer(f"policy {entry['policy']}", entry["rate"], entry["gain"], free=True)
             for entry in document["policies"]
             if entry["policy"] != document["base"] and entry["gain"] is not None
         ]

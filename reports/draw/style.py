@@ -6,6 +6,7 @@ data colours are those of Okabe and Ito and hold on both grounds.
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
@@ -17,6 +18,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from policies.faults import one_line
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -27,29 +30,31 @@ STATE_COLOURS: Final = {
     "sync": "#CC79A7",
     "transfer": "#999999",
 }
-LINES: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LINES: Final = ("#0072b3", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 DASHES: Final = ("-", "--", "-.", ":")
 """Series differ by dash, too: colour is never the only sign."""
 INK: Final = "#1b1b1c"
 MUTED: Final = "#5b5b5c"
 GRID: Final = "#d6d6d7"
-_VARIABLES: Final = {INK: "ink", MUTED: "muted", GRID: "grid"}
+_VARIABLES: Final = {INK: "ink", MUTED: "muted", GRID: "grid", LINES[0]: "line"}
 _DARK: Final = (
-    "@media (prefers-color-scheme:dark){svg{--ink:#ececed;--muted:#aaaaab;--grid:#3a3a3b;background:#17181b}}"
+    "@media (prefers-color-scheme:dark){svg"
+    "{--ink:#ececed;--muted:#aaaaab;--grid:#3a3a3b;--line:#3d9fe0;background:#17181b}}"
 )
 
-HALF: Final = 6.3
+HALF: Final = 5.4
 WIDE: Final = 12.8
 """Inches: half of the page's width, and all of it."""
 _DPI: Final = 130
 
 _RC: Final[Any] = {
     "svg.fonttype": "none",
+    "text.parse_math": False,
     "svg.hashsalt": "dflash-report",
     "font.family": "DejaVu Sans",
-    "font.size": 9,
+    "font.size": 9.5,
     "axes.titlesize": 9.5,
-    "axes.labelsize": 9,
+    "axes.labelsize": 9.5,
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -141,11 +146,12 @@ def legend_below(figure: Figure, axis: Axes, columns: int = 3) -> None:
 def render(plate: Plate) -> Rendered:
     """Draw the plate as SVG and as PNG."""
     FigureCanvasAgg(plate.figure)
-    raster = io.BytesIO()
-    plate.figure.savefig(raster, format="png", dpi=_DPI, facecolor="white", metadata={"Software": None})
-    plate.figure.set_layout_engine("none")  # laid out once
-    text = io.StringIO()
-    plate.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    raster, text = io.BytesIO(), io.StringIO()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font lacks
+        plate.figure.savefig(raster, format="png", dpi=_DPI, facecolor="white", metadata={"Software": None})
+        plate.figure.set_layout_engine("none")  # laid out once
+        plate.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
     return Rendered(plate=plate, svg=_themed(text.getvalue()), png=raster.getvalue())
 
 
@@ -168,6 +174,18 @@ def colour(number: int) -> str:
 
 def dash(number: int) -> str:
     return DASHES[number % len(DASHES)]
+
+
+def short(name: str, most: int = 22) -> str:
+    """A name from outside as a label: one line, not long, and none that matplotlib would hide."""
+    text = one_line(name)
+    text = text if len(text) <= most else f"{text[: most - 1]}…"
+    return f" {text}" if text.startswith("_") else text
+
+
+def some(count: int, most: int = 16) -> list[int]:
+    """Positions to label, evenly spaced where there are too many."""
+    return list(range(0, count, max(-(-count // most), 1)))
 
 
 def time_unit(end_s: float) -> tuple[float, str]:

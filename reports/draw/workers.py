@@ -17,6 +17,7 @@ from reports.draw.style import (
     colour,
     legend_below,
     new_figure,
+    some,
     state_legend,
     styled,
     time_unit,
@@ -135,7 +136,7 @@ def balance(key: str, name: str, shares: Mapping[str, Sequence[int]]) -> Plate:
         axis.bar(range(len(counts)), percent, color=colour(0), width=0.7)
         axis.axhline(100 / max(len(counts), 1), color=colour(1), linestyle="--", linewidth=1, label="even")
         axis.set_ylabel(f"share of the trained {what} [%]")
-        axis.set_xticks(_some(len(counts)))
+        axis.set_xticks(some(len(counts)))
         axis.set_xlabel("drafter")
         axis.set_ylim(0, max([*percent, 100 / max(len(counts), 1)]) * 1.18)
         if len(counts) <= 8:
@@ -189,17 +190,11 @@ def _draw_spans(axis: Axes, spans: Sequence[WorkerSpans], start_s: float, end_s:
 
 def _label(axis: Axes, spans: Sequence[WorkerSpans], start_s: float, end_s: float) -> None:
     seconds, unit = time_unit(end_s - start_s)
-    rows = _some(len(spans), 40)
+    rows = some(len(spans), 40)
     axis.set_yticks(rows, [spans[row].name for row in rows])
     axis.set_ylim(len(spans) - 0.5, -0.5)
     axis.set_xlim(0, (end_s - start_s) / seconds)
     axis.set_xlabel(f"time after {duration(start_s)} [{unit}]" if start_s else f"time [{unit}]")
-
-
-def _some(count: int, most: int = 16) -> list[int]:
-    """Positions to label, evenly spaced where there are too many."""
-    step = -(-count // most)
-    return list(range(0, count, max(step, 1)))
 
 
 def _used(spans: Sequence[WorkerSpans]) -> list[str]:

@@ -1,7 +1,7 @@
 """The first screen of a run: the verdict in a sentence, rate and end with intervals, what to change, what is lost."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from reports.page.elements import Child, Markup, joined, tag
 from reports.runs import Run
@@ -10,6 +10,9 @@ from reports.table import duration
 from reports.tables import not_produced
 from reports.verdict import ktok
 from reports.whatif import Answer
+
+_WORTH: Final = 0.005
+"""A smaller gain is none."""
 
 
 def first_screen(run: Run, answers: Sequence[Answer] | None) -> Markup:
@@ -82,19 +85,24 @@ def _end(summary: Mapping[str, Any]) -> Markup:
 
 
 def _change(summary: Mapping[str, Any], answers: Sequence[Answer] | None) -> Markup:
+    """The best change that costs nothing, else the best that needs another device."""
     found = list(answers or ()) + [
-        Answer(f"policy {each['policy']}", each["tokens_per_s"], each["gain"]) for each in summary["alternatives"]
+        Answer(f"policy {each['policy']}", each["tokens_per_s"], each["gain"], free=True)
+        for each in summary["alternatives"]
     ]
-    found.sort(key=lambda answer: -answer.gain)
     if not found:
-        why = "nothing was simulated" if answers is None else "no simulation of a change came to an end"
+        why = "nothing was simulated" if answers is None else "no simulation of a change came to an end in time"
         return _card("What to change", "see the verdict", why)
-    best = found[0]
-    others = "; ".join(f"{answer.change} {answer.gain:+.1%}" for answer in found[1:4])
-    source = "from a quick simulation of this run's file"
-    if best.gain < 0.005:
-        return _card("What to change", "nothing that was tried", f"{best.change} {best.gain:+.1%}; {others}", source)
-    return _card("What to change", f"{best.change}: {best.gain:+.1%}", others, source)
+    helps = [answer for answer in found if answer.gain >= _WORTH]
+    helps.sort(key=lambda answer: (not answer.free, -answer.gain))
+    rest = sorted((answer for answer in found if answer not in helps[:1]), key=lambda answer: -answer.gain)
+    others = "; ".join(f"{answer.change} {_gain(answer.gain)}" for answer in rest[:4])
+    value = f"{helps[0].change}: {helps[0].gain:+.1%}" if helps else "Nothing that was tried helps"
+    return _card("What to change", value, others, "from quick simulations of this run's file")
+
+
+def _gain(gain: float) -> str:
+    return "±0 %" if abs(gain) < _WORTH / 5 else f"{gain:+.1%}"
 
 
 def _ledger(summary: Mapping[str, Any]) -> Markup:
