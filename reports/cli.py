@@ -1,28 +1,43 @@
 """The command `dflash-report`: a page from runs, and what moved between two of them."""
 
 import sys
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.markup import escape
+from rich.table import Table as Grid
 
 from policies.faults import ABSENT, Fault, PipelineError
 from reports.commands import COMPLETE, console, guarded
+from reports.difference import difference_tables, difference_text
 from reports.runs import Given, Run, load_given
+from reports.summary import versions
+from reports.tables import Table, shown
 from reports.verdict import ktok
 from reports.whatif import Answer, Questions, can_ask
 
+_DIFF = "`dflash-report diff A B` says what differs between two runs, and which side moved."
+
 report_app = typer.Typer(add_completion=False, help="Turn runs into one HTML page.")
+diff_app = typer.Typer(add_completion=False, help="What differs between two runs.")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(", ".join(f"{name} {number}" for name, number in versions().items()))
+        raise typer.Exit
+
 
 Seconds = Annotated[
     float, typer.Option("--what-if", metavar="SECONDS", help="Time for simulations of changes; 0: none.", min=0)
 ]
+Version = Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show versions and end.")]
 
 
-@report_app.command(
-    epilog="`dflash-report diff A B` says what differs between two runs and which side moved; see its --help."
-)
+@report_app.command(epilog=_DIFF)
 def report(
     runs: Annotated[
         list[Path],
@@ -30,28 +45,64 @@ def report(
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="The folder to write.", show_default=False)],
     what_if: Seconds = 10.0,
+    perfetto: Annotated[bool, typer.Option("--perfetto", help="Also write the traces for ui.perfetto.dev.")] = False,
+    version: Version = False,
 ) -> None:
     """Turn runs into one HTML page that opens offline, with its figures and tables as files."""
-    check_extra()
-    check_folder(out)
+    _check_extra()
+    _check_folder(out)
     given = load_given(runs)
+    if not given.runs and given.plan is None:
+        raise PipelineError([Fault("RUN", ABSENT, "nothing to report: the comparisons given hold no run")])
     asked = _ask(given) if what_if > 0 else {}
-    from reports.page.build import build  # matplotlib and pandas load slowly
+    from reports.page.build import build  # matplotlib and pandas load slowly; the questions run meanwhile
 
+    traces = _export(given.runs, out) if perfetto else []
     answers: dict[str, list[Answer]] = {name: questions.answers(what_if) for name, questions in asked.items()}
-    page = build(given, out, answers)
+    page = build(given, out, answers, traces)
     for run in given.runs:
         _say(run)
-    console().print(f"wrote {page}", highlight=False, soft_wrap=True, markup=False)
+    _wrote(page)
+    raise typer.Exit(COMPLETE)
+
+
+@diff_app.command()
+def diff(
+    before: Annotated[Path, typer.Argument(metavar="A", help="A run's folder or summary.json.", show_default=False)],
+    after: Annotated[Path, typer.Argument(metavar="B", help="The run to hold against it.", show_default=False)],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="Also write a page into this folder.")] = None,
+    version: Version = False,
+) -> None:
+    """What differs between two runs: settings, versions, lengths of the data, and how far each side moved."""
+    if out is not None:
+        _check_extra()
+        _check_folder(out)
+    runs = load_given([before, after]).runs
+    if len(runs) != 2:
+        raise PipelineError([Fault("A B", ABSENT, f"must be two runs; these files hold {len(runs)}")])
+    first, second = runs
+    console().print(f"[bold]{escape(second.name)} against {escape(first.name)}[/bold]")
+    console().print(difference_text(first, second), highlight=False, markup=False)
+    for table in difference_tables(first, second):
+        _print_table(table)
+    for run in runs:
+        _say_missing(run)
+    if out is not None:
+        from reports.page.build import build_difference
+
+        _wrote(build_difference(first, second, out))
     raise typer.Exit(COMPLETE)
 
 
 def main() -> None:
     """The console script."""
-    sys.exit(guarded(report_app, sys.argv[1:]))
+    words = sys.argv[1:]
+    if words[:1] == ["diff"]:
+        sys.exit(guarded(diff_app, words[1:]))
+    sys.exit(guarded(report_app, words or ["--help"]))
 
 
-def check_extra() -> None:
+def _check_extra() -> None:
     """Drawing needs the extra `reports`."""
     lacking = [name for name in ("matplotlib", "pandas") if find_spec(name) is None]
     if lacking:
@@ -59,7 +110,7 @@ def check_extra() -> None:
         raise PipelineError([Fault("dflash-report", ABSENT, f"needs {' and '.join(lacking)}", remedy)])
 
 
-def check_folder(folder: Path) -> None:
+def _check_folder(folder: Path) -> None:
     """What will be written can be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,15 +124,53 @@ def _ask(given: Given) -> dict[str, Questions]:
     if len(given.runs) != 1:
         return {}
     run = given.runs[0]
-    if not can_ask(run.summary["config"]) or run.summary["throughput"]["tokens_per_s"] is None:
+    if not can_ask(run.summary["config"]) or not run.summary["throughput"]["tokens_per_s"]:
         return {}
     return {run.name: Questions(run.summary["config"], policies=not run.summary["alternatives"])}
 
 
+def _export(runs: Sequence[Run], out: Path) -> list[str]:
+    """The traces as Chrome JSON; their names within the folder."""
+    from reports.page.elements import anchor
+    from reports.perfetto import export_perfetto
+    from reports.tracefile import read_trace
+
+    found = []
+    for run in runs:
+        if run.recorded is None:
+            continue
+        name = f"perfetto/{anchor(run.name)}.json"
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        export_perfetto(read_trace(run.path), out / name)
+        found.append(name)
+    return found
+
+
 def _say(run: Run) -> None:
     rate = run.summary["throughput"]["steady_tokens_per_s"]
-    said = f"{run.name}: {ktok(rate) + ', ' if rate is not None else ''}{run.summary['verdict']['text']}"
-    out = console()
-    out.print(said, highlight=False, markup=False)
+    said = f"{run.name}: {ktok(rate) + ' steady; ' if rate is not None else ''}{run.summary['verdict']['text']}"
+    console().print(said, highlight=False, markup=False)
+    _say_missing(run)
+
+
+def _say_missing(run: Run) -> None:
     for line in run.missing:
-        out.print(f"{run.name}: {line}", highlight=False, markup=False)
+        console().print(f"{run.name}: {line}", highlight=False, markup=False)
+
+
+def _wrote(page: Path) -> None:
+    console().print(f"wrote {page}", highlight=False, soft_wrap=True, markup=False)
+
+
+def _print_table(table: Table) -> None:
+    out = console()
+    out.print(f"\n[bold]{escape(table.title)}[/bold]{'' if table.rows else ': ' + escape(table.note)}", highlight=False)
+    if not table.rows:
+        return
+    grid = Grid(box=None, pad_edge=False, header_style="dim")
+    for number, column in enumerate(table.columns):
+        numeric = all(not isinstance(row[number], str) for row in table.rows)
+        grid.add_column(escape(column), justify="right" if numeric else "left", overflow="fold")
+    for row in table.rows:
+        grid.add_row(*(escape(shown(value)) for value in row))
+    out.print(grid)

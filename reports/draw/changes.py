@@ -70,9 +70,10 @@ def frontier(candidates: Sequence[Mapping[str, Any]]) -> Plate | None:
     for number, policy in enumerate(policies):
         mine = [point for point in points if point[3] == policy]
         style: Any = {"color": colour(number), "marker": markers[number % len(markers)], "alpha": 0.75, "s": 26}
+        style |= {"label": short(policy)}
         sized = [point for point in mine if point[1] is not None]
-        left.scatter([(p[1] or 0.0) / scale for p in sized], [p[0] / factor for p in sized], label=short(policy), **style)
-        right.scatter([p[2] for p in mine], [p[0] / factor for p in mine], label=short(policy), **style)
+        left.scatter([(p[1] or 0.0) / scale for p in sized], [p[0] / factor for p in sized], **style)
+        right.scatter([p[2] for p in mine], [p[0] / factor for p in mine], **style)
     for axis, column, divisor in ((left, 1, scale), (right, 2, 1.0)):
         best = _best_of([(point[column], point[0]) for point in points if point[column] is not None])
         line = [pair[0] / divisor for pair in best], [pair[1] / factor for pair in best]

@@ -54,7 +54,8 @@ def rates(runs: Sequence[Run]) -> Plate:
             reach = [[(rate - interval[0]) / factor], [(interval[1] - rate) / factor]]
             axis.errorbar(rate / factor, row, xerr=np.abs(reach), color=colour(1), capsize=3, linewidth=1.5)
         gain = "" if run.gain is None or run.gain == 0 else f" ({run.gain:+.1%})"
-        axis.annotate(f"{rate / factor:.4g}{gain}", (end / factor, row), (4, 0), textcoords="offset points", va="center")
+        text = f"{rate / factor:.4g}{gain}"
+        axis.annotate(text, (end / factor, row), (4, 0), textcoords="offset points", va="center")
         said.append(f"{run.name} {ktok(rate)}{gain}")
     axis.set_yticks(range(len(runs)), [short(run.name) for run in runs])
     axis.set_ylim(len(runs) - 0.5, -0.5)

@@ -92,6 +92,8 @@ class Plate:
     """How it was made, and how to read it."""
     figure: Figure
     wide: bool = False
+    detail: bool = False
+    """Shown only to those who ask for it."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -119,6 +119,7 @@ def details(key: str, name: str, spans: Sequence[WorkerSpans], end_s: float) -> 
                 caption="Every span is drawn; a lighter edge parts two batches that follow each other without a wait.",
                 figure=figure,
                 wide=True,
+                detail=True,
             )
         )
     return plates

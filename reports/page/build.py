@@ -1,98 +1,99 @@
-"""Puts a report together and writes it: the page, every figure as PNG and SVG, every table as CSV."""
+"""Puts reports together: about one run or several, a prediction beside a measurement, a plan, a difference."""
 
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
 
-from reports.draw.style import Rendered, render
-from reports.page.csvfiles import csv_of
-from reports.page.elements import Child, Markup, details, document, figure_of, joined, table_of, tag
+from reports.compared import pair_of, prediction_table, runs_table
+from reports.difference import difference_tables, difference_text
+from reports.draw import changes, comparing
+from reports.moved import moved, pace_of_summary
+from reports.page.book import Book
+from reports.page.elements import Child, Markup, details, tag
 from reports.page.firstscreen import first_screen
-from reports.page.runfigures import key, plates_of, tables_of
+from reports.page.runfigures import figures_of, key, tables_of
+from reports.plans import plan_rows
 from reports.runs import Given, Run
-from reports.summary import versions
-from reports.tables import Table
+from reports.tables import versions_table
 from reports.whatif import Answer
 
-PAGE: Final = "index.html"
-FIGURES: Final = "figures"
-TABLES: Final = "tables"
+
+def build(given: Given, folder: Path, answers: Mapping[str, Sequence[Answer]], perfetto: Sequence[str] = ()) -> Path:
+    """Write the report into the folder; returns the page.
+
+    `answers`: what changes would bring, by run. `perfetto`: files for ui.perfetto.dev that lie in the folder.
+    """
+    book, runs = Book(folder), given.runs
+    sections: list[Child] = []
+    links = []
+    if len(runs) > 1:
+        sections.append(_side_by_side(book, given))
+        links.append(("Side by side", "compare"))
+    if given.plan is not None:
+        sections.append(_plan(book, given.plan))
+        links.append(("Plan", "plan"))
+    for run in runs:
+        sections.append(_run(book, run, answers.get(run.name), alone=len(runs) == 1))
+        links.append((run.name, key(run, "run")))
+    if perfetto:
+        files = [tag("li", tag("a", name, href=name)) for name in perfetto]
+        sections.append(tag("section", tag("h2", "Traces for ui.perfetto.dev"), tag("ul", *files)))
+    names = [run.name for run in runs] or ["a plan"]
+    return book.page(f"dflash report: {', '.join(names)}", sections, links)
 
 
-class Book:
-    """Collects figures and tables while the page is built, and writes them as files."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.written: list[Path] = []
-
-    def figure(self, rendered: Rendered) -> Markup:
-        """Keep the figure; its place on the page."""
-        name = rendered.plate.key
-        self.write(f"{FIGURES}/{name}.svg", rendered.svg.encode())
-        self.write(f"{FIGURES}/{name}.png", rendered.png)
-        return figure_of(rendered, FIGURES)
-
-    def table(self, table: Table) -> Markup:
-        """Keep the table; its place on the page."""
-        self.write(f"{TABLES}/{table.key}.csv", csv_of(table).encode())
-        return table_of(table)
-
-    def write(self, name: str, content: bytes) -> None:
-        """A file that a reader never sees a part of."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        self.written.append(path)
-
-
-def build(given: Given, folder: Path, answers: Mapping[str, Sequence[Answer]]) -> Path:
-    """Write the report into the folder; returns the page. `answers`: what changes would bring, by run."""
+def build_difference(before: Run, after: Run, folder: Path) -> Path:
+    """Write a page about what differs between two runs."""
     book = Book(folder)
-    sections = [run_section(book, run, answers.get(run.name), alone=len(given.runs) == 1) for run in given.runs]
-    title = "dflash report: " + ", ".join(run.name for run in given.runs)
-    body = joined([header(title, [run.name for run in given.runs]), tag("main", *sections, id="main"), footer()])
-    book.write(PAGE, document(title, body).encode())
-    return folder / PAGE
+    changed = moved(pace_of_summary(before.summary), pace_of_summary(after.summary))
+    plates = [changes.factors(changed, before.name, after.name), comparing.roles([before, after])]
+    plates += [plate for plate in (comparing.overlay([before, after]),) if plate is not None]
+    tables = [book.table(table) for table in difference_tables(before, after)]
+    verdicts = [tag("li", tag("strong", run.name), " ", run.summary["verdict"]["text"]) for run in (before, after)]
+    missing = [tag("li", f"{run.name}: {line}") for run in (before, after) for line in run.missing]
+    parts: list[Child] = [
+        tag("p", tag("strong", "What moved "), difference_text(before, after), class_="verdict"),
+        tag("ul", *verdicts),
+        *([tag("div", tag("strong", "What is missing"), tag("ul", *missing), class_="missing")] if missing else []),
+        book.grid(plates),
+        *tables,
+    ]
+    return book.page(f"dflash report: {after.name} against {before.name}", [tag("section", *parts)])
 
 
-def run_section(book: Book, run: Run, answers: Sequence[Answer] | None, *, alone: bool) -> Markup:
-    """Everything about one run."""
-    plates = [book.figure(render(plate)) for plate in plates_of(run)]
+def _run(book: Book, run: Run, answers: Sequence[Answer] | None, *, alone: bool) -> Markup:
+    """Everything about one run; figures come first, since they may find that something is missing."""
+    grid = book.grid(figures_of(run))
     tables = [book.table(table) for table in tables_of(run)]
-    grid = tag("div", *plates, class_="grid")
     parts: list[Child] = [tag("h2", run.name), first_screen(run, answers)]
-    parts += [grid if alone else details("Figures of this run", grid)]
-    parts += [details("Tables of this run", *tables)]
+    parts += [grid if alone else details("Figures of this run", grid), details("Tables of this run", *tables)]
     return tag("section", *parts, id=key(run, "run"))
 
 
-def header(title: str, names: Sequence[str]) -> Markup:
-    """The page's head, with links to the runs where there are several."""
-    links: list[Child] = []
-    if len(names) > 1:
-        items = (tag("li", tag("a", name, href=f"#{key_of(name)}")) for name in names)
-        links = [tag("nav", tag("ul", *items), aria_label="Runs")]
-    return tag("header", tag("h1", title), *links)
+def _side_by_side(book: Book, given: Given) -> Markup:
+    """The comparison of several runs."""
+    runs = given.runs
+    plates = [comparing.rates(runs), comparing.roles(runs)]
+    plates += [plate for plate in (comparing.overlay(runs),) if plate is not None]
+    parts: list[Child] = [tag("h2", "Side by side")]
+    if given.outcome:
+        parts.append(tag("p", tag("strong", "Outcome "), given.outcome, class_="verdict"))
+    pair = pair_of(runs)
+    if pair is not None:
+        said = difference_text(*pair)
+        parts.append(tag("p", tag("strong", "Measured against predicted "), said, class_="verdict"))
+    parts += [book.grid(plates), book.table(runs_table(runs))]
+    if pair is not None:
+        parts.append(book.table(prediction_table(*pair)))
+    summaries = {run.name: run.summary for run in runs}
+    if len({tuple(sorted(summary["versions"].items())) for summary in summaries.values()}) > 1:
+        parts.append(tag("p", "The runs were made by different versions; the table shows which.", class_="missing"))
+        parts.append(book.table(versions_table("compare-versions", summaries)))
+    return tag("section", *parts, id="compare")
 
 
-def key_of(name: str) -> str:
-    """The anchor of a run's section."""
-    from reports.page.elements import anchor
-
-    return anchor(name, "run")
-
-
-def footer() -> Markup:
-    made = ", ".join(f"{package} {version}" for package, version in versions().items())
-    return tag("footer", tag("p", f"Made by dflash-report with {made}. All times are model seconds of the run."))
+def _plan(book: Book, plan: Mapping[str, object]) -> Markup:
+    """A plan's candidates."""
+    table, candidates = plan_rows(plan)
+    plate = changes.frontier(candidates)
+    figures = book.grid([plate]) if plate is not None else tag("p", "No candidate says a throughput.")
+    return tag("section", tag("h2", "Plan"), figures, details("Candidates", book.table(table)), id="plan")
