@@ -48,7 +48,7 @@ def prediction_table(predicted: Run, measured: Run) -> Table:
     for what, value in _measures(predicted).items():
         other = _measures(measured).get(what)
         relative = 100 * (other / value - 1) if value and other is not None and "[%]" not in what else None
-        points = other - value if "[%]" in what and value is not None and other is not None else None
+        points = round(other - value, 6) if "[%]" in what and value is not None and other is not None else None
         rows.append((what, value, other, relative, points))
     columns = ("what", f"predicted: {predicted.name}", f"measured: {measured.name}", "difference [%]", "[points]")
     return Table(key="prediction", title="Prediction against measurement", columns=columns, rows=tuple(rows))
@@ -68,14 +68,14 @@ def interval_of(run: Run) -> tuple[float, float] | None:
     return (float(found[0]), float(found[1])) if found else None
 
 
-def _measures(run: Run) -> dict[str, float | None]:
+def _measures(run: Run) -> dict[str, int | float | None]:
     summary: dict[str, Any] = run.summary
-    found: dict[str, float | None] = {
+    found: dict[str, int | float | None] = {
         "rate [tokens/s]": rate_of(run),
         "makespan [s]": float(summary["makespan_s"]),
-        "batches trained": float(summary["batches"]["trained"]),
-        "optimizer steps": float(summary["optimizer_steps"]),
-        "most outstanding [batches]": float(summary["max_outstanding"]),
+        "batches trained": summary["batches"]["trained"],
+        "optimizer steps": summary["optimizer_steps"],
+        "most outstanding [batches]": summary["max_outstanding"],
         "host peak [B]": summary["memory"]["host_peak_bytes"],
     }
     for worker in summary["workers"]:

@@ -105,13 +105,13 @@ def _versions(before: Run, after: Run) -> Table:
     return Table(key="diff-versions", title="Versions", columns=columns, rows=rows, note=note)
 
 
-def _lengths(run: Run) -> dict[str, float | None]:
+def _lengths(run: Run) -> dict[str, int | float | None]:
     summary = run.summary
     samples = (summary.get("samples") or {}).get("planned")
     tokens, batches = summary["tokens"], summary["batches"]["planned"]
-    found: dict[str, float | None] = {
-        "batches": float(batches),
-        "tokens": float(tokens["planned"]),
+    found: dict[str, int | float | None] = {
+        "batches": batches,
+        "tokens": tokens["planned"],
         "mean length of a sample [tokens]": tokens["planned"] / samples if samples else None,
         "tokens per batch": tokens["planned"] / batches if batches else None,
         "padding share": tokens.get("padding_share"),

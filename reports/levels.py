@@ -99,7 +99,7 @@ def memory_levels(recorded: Recorded) -> list[Level]:
     places = _moves(recorded, memory)
     if sizes is None or places is None:
         return []
-    sizes = pinned_bytes(sizes) if memory.pinned and memory.staging == "host" else sizes
+    on_host = pinned_bytes(sizes) if memory.pinned else sizes
     rows, store = places
     batch = recorded.batch[rows]
     order = np.argsort(batch, kind="stable")
@@ -110,7 +110,7 @@ def memory_levels(recorded: Recorded) -> list[Level]:
     for number, (name, limit) in enumerate(_stores(recorded, memory)):
         comes, goes = store == number, before == number
         moved = comes != goes
-        change = np.where(comes, 1, -1)[moved] * sizes[batch[moved]]
+        change = np.where(comes, 1, -1)[moved] * (sizes if number else on_host)[batch[moved]]
         if moved.any():
             levels.append(Level(name, recorded.time_s[rows[moved]], np.cumsum(change), recorded.end_s, limit))
     return levels

@@ -31,7 +31,7 @@ def shown(value: Value) -> str:
         return f"{value:,}"
     if value == 0:
         return "0"
-    return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
 def workers_table(key: str, workers: Sequence[Mapping[str, Any]]) -> Table:

@@ -31,8 +31,8 @@ def factors(changes: Sequence[Moved], before: str, after: str) -> Plate:
     for row, each in enumerate(known):
         factor = each.factor or 1.0
         axis.barh(row, factor - 1, left=1, color=colour(1) if each.changed else colour(0), height=0.66)
-        where = (4, 0) if factor >= 1 else (-4, 0)
-        side = "left" if factor >= 1 else "right"
+        down = factor < 0.995
+        where, side = ((-4, 0), "right") if down else ((4, 0), "left")
         axis.annotate(f"{factor:.2f}×", (factor, row), where, textcoords="offset points", va="center", ha=side)
     labels = [each.what if each.side in ("run", "topology") else f"{each.side}: {each.what}" for each in known]
     axis.set_yticks(range(len(known)), labels)

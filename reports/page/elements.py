@@ -61,7 +61,7 @@ def table_of(table: Table) -> Markup:
     body = joined(tag("tr", _row(row, numeric)) for row in table.rows)
     inner = tag("table", tag("caption", table.title), tag("thead", tag("tr", head)), tag("tbody", body))
     note = tag("p", table.note, class_="note") if table.note else ""
-    return joined([tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=table.title), note])
+    return joined([tag("div", inner, class_="scroll rows", tabindex="0", role="region", aria_label=table.title), note])
 
 
 def figure_of(rendered: Rendered, files_at: str) -> Markup:

@@ -1,12 +1,13 @@
 // A timeline that can be zoomed: every column shows the exact shares of the bins under it, at any width.
 (function () {
   "use strict";
-  function text(seconds) {
-    var units = [["d", 86400], ["h", 3600], ["min", 60]];
-    for (var i = 0; i < units.length; i++) {
-      if (seconds >= 3 * units[i][1]) { return (seconds / units[i][1]).toPrecision(4) + " " + units[i][0]; }
-    }
-    return Number(seconds.toPrecision(4)) + " s";
+  var units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  function unit(seconds) {
+    return units.find(function (each) { return seconds >= 3 * each[1]; }) || units[3];
+  }
+  function text(seconds, as) {
+    var chosen = as || unit(seconds);
+    return Number((seconds / chosen[1]).toPrecision(4)) + " " + chosen[0];
   }
   function start(box) {
     var data = JSON.parse(box.querySelector("script").textContent);
@@ -50,9 +51,10 @@
       var marks = Math.max(2, Math.min(6, Math.floor(columns / 110)));
       for (var m = 0; m <= marks; m++) {
         pen.textAlign = m === 0 ? "left" : m === marks ? "right" : "center";
-        pen.fillText(text(data.end * (from + span * m / marks) / bins), left + columns * m / marks, height - 9);
+        pen.fillText(text(data.end * (from + span * m / marks) / bins, unit(data.end * to / bins)), left + columns * m / marks, height - 9);
       }
-      said.textContent = text(data.end * from / bins) + " to " + text(data.end * to / bins) + "; one bin is " +
+      said.textContent = text(data.end * from / bins, unit(data.end * to / bins)) + " to " +
+        text(data.end * to / bins) + "; one bin is " +
         text(data.end / bins);
     }
     function show(middle, span) {
