@@ -29,14 +29,15 @@ def run_of(policy: str, memory: dict[str, Any], **dispatch: Any) -> dict[str, An
     }
 
 
-@pytest.mark.parametrize("policy", ["shared", "round_robin", "rotating", "bucketed"])
+PLACED = [(policy, None) for policy in ("shared", "round_robin", "rotating", "bucketed")]
+PLACED += [("shared", "taker"), ("shared", "producer")]
+
+
+@pytest.mark.parametrize(("policy", "placement"), PLACED)
 @pytest.mark.parametrize("memory", [{}, {"pinned": True}, {"staging": "device"}], ids=["host", "pinned", "device"])
-@pytest.mark.parametrize("placement", [None, "taker", "producer"])
 def test_peaks_over_time_are_those_of_the_meter(
     policy: str, memory: dict[str, Any], placement: str | None, tmp_path: Path
 ) -> None:
-    if placement is not None and policy != "shared":
-        pytest.skip("placement is for shared lanes")
     more = {} if placement is None else {"placement": placement}
     found, summary = peaks(tmp_path, **run_of(policy, memory, **more))
     said = summary["memory"]
