@@ -70,7 +70,7 @@ _RC: Final[Any] = {
     "grid.color": GRID,
     "grid.linewidth": 0.7,
     "legend.frameon": False,
-    "legend.fontsize": 8.5,
+    "legend.fontsize": 9,
     "figure.facecolor": "none",
     "axes.facecolor": "none",
     "lines.linewidth": 1.5,

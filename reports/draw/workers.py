@@ -50,7 +50,7 @@ def worker_bars(key: str, name: str, workers: Sequence[Mapping[str, Any]]) -> Pl
             axis.barh(row, share, left=left, color=STATE_COLOURS[state], height=0.78)
             if share >= 100 * _LABELLED:
                 shade = "black" if state in ("starved", "transfer", "sync") else "white"
-                axis.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=shade, fontsize=8)
+                axis.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=shade, fontsize=9)
             left += share
     axis.set_yticks(range(len(workers)), [_worker_label(worker) for worker in workers])
     axis.invert_yaxis()
@@ -142,7 +142,7 @@ def balance(key: str, name: str, shares: Mapping[str, Sequence[int]]) -> Plate:
         axis.set_ylim(0, max([*percent, 100 / max(len(counts), 1)]) * 1.18)
         if len(counts) <= 8:
             for row, share in enumerate(percent):
-                axis.annotate(f"{share:.1f}", (row, share), (0, 2), textcoords="offset points", ha="center", fontsize=8)
+                axis.annotate(f"{share:.1f}", (row, share), (0, 2), textcoords="offset points", ha="center", fontsize=9)
         said.append(f"{what} {', '.join(f'{share:.1f} %' for share in percent)}")
     legend_below(figure, axes[0])
     return Plate(

@@ -218,8 +218,8 @@ def test_factors_and_rates_are_those_of_the_runs(run: Run, tmp_path: Path) -> No
 
 def test_the_frontier_passes_through_the_candidates_that_nothing_beats() -> None:
     candidates = [
-        {"topology": {"targets": t, "drafters": 1}, "dispatch": {"policy": "shared"}, "throughput": rate, "memory": size}
-        for t, rate, size in ((1, 10.0, 10**9), (2, 20.0, 2 * 10**9), (3, 15.0, 3 * 10**9), (4, 30.0, 4 * 10**9))
+        {"topology": {"targets": t, "drafters": 1}, "dispatch": {"policy": "shared"}} | {"throughput": r, "memory": m}
+        for t, r, m in ((1, 10.0, 10**9), (2, 20.0, 2 * 10**9), (3, 15.0, 3 * 10**9), (4, 30.0, 4 * 10**9))
     ]
     plate = changes.frontier(candidates)
     assert plate is not None

@@ -129,7 +129,8 @@ def test_lines_that_a_kill_cut_off_are_left_out_and_counted(tmp_path: Path) -> N
     folder = recorded_run(tmp_path / "run")
     lines = ['{"step": 2, "loss": 3.0}', '{"step": 1, "loss": 4.0, "note": "x"}', '{"step": 3, "lo']
     (folder / "scalars.jsonl").write_text("\n".join(lines))
-    (folder / "devices.jsonl").write_text('{"time_s": 1.0, "device": "cuda:0", "utilization": 0.9, "memory_bytes": 5}\n')
+    sample = {"time_s": 1.0, "device": "cuda:0", "utilization": 0.9, "memory_bytes": 5}
+    (folder / "devices.jsonl").write_text(json.dumps(sample))
     run = only(folder)
     assert run.scalars is not None and run.devices is not None
     assert [values.tolist() for values in run.scalars["loss"]] == [[1.0, 2.0], [4.0, 3.0]]
