@@ -14,8 +14,8 @@ I64 = NDArray[np.int64]
 
 _MOMENTS: Final = 40
 """At how many moments of a run its ETA is estimated again."""
-_COMMITS_PER_BIN: Final = 20
-"""A bin with few commits would show their grid, not the rate."""
+_INSTANTS: Final = 20
+"""A rate over fewer instants shows how they fall, not the pace; a short run must do with fewer."""
 _BINS: Final = 240
 
 
@@ -36,10 +36,13 @@ class Commits:
 
 @dataclass(frozen=True, eq=False)
 class Rate:
-    """Tokens per second in K bins of time."""
+    """Tokens per second in K stretches of time, each from one instant of commits to a later one."""
 
     edges: F64
+    """float64[K + 1], from 0 to the last commit."""
     tokens_per_s: F64
+    instants: int
+    """Instants of commits in each stretch; fewer in the last."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,13 +78,21 @@ def commits(recorded: Recorded) -> Commits:
     )
 
 
-def rate_over_time(done: Commits, end_s: float, edges: F64 | None = None) -> Rate:
-    """Trained tokens per second; without `edges`, bins of equal width that hold about twenty commits or more each."""
-    if edges is None:
-        count = min(max(len(done.time_s) // _COMMITS_PER_BIN, 1), _BINS)
-        edges = np.linspace(0.0, end_s, count + 1)
-    sums, _ = np.histogram(done.time_s, bins=edges, weights=done.tokens)
-    return Rate(edges, sums / np.diff(edges))
+def rate_over_time(done: Commits) -> Rate:
+    """Trained tokens per second between instants of commits.
+
+    Bins of equal width would hold now one commit more, now one less, and show that as a change of pace.
+    """
+    instants, which = np.unique(done.time_s, return_inverse=True)
+    tokens = np.bincount(which, weights=done.tokens, minlength=len(instants))
+    some = max(-(-len(instants) // _BINS), min(_INSTANTS, max(len(instants) // 12, 1)))
+    starts = np.arange(0, len(instants), some)
+    sums = np.add.reduceat(tokens, starts) if len(starts) else tokens
+    last = np.minimum(starts + some, len(instants)) - 1
+    edges = np.append(0.0, instants[last])
+    if len(edges) > 1 and edges[1] == 0.0:  # everything in no time at all
+        return Rate(np.zeros(1), np.zeros(0), some)
+    return Rate(edges, sums / np.diff(edges), some)
 
 
 def eta_history(done: Commits, planned_tokens: int, end_s: float, complete: bool) -> EtaHistory:

@@ -16,6 +16,7 @@ from reports.draw.style import (
     colour,
     legend_below,
     new_figure,
+    rows_height,
     some,
     styled,
 )
@@ -65,7 +66,7 @@ def step_times(key: str, name: str, found: Sequence[Durations], steps: F64) -> P
 def worker_times(key: str, name: str, found: Sequence[Durations]) -> Plate:
     """Seconds per batch of every worker: median, quartiles and the middle nine tenths."""
     known = [each for each in found if len(each.busy_s)]
-    figure = new_figure(HALF, 0.8 + 0.27 * max(len(known), 3))
+    figure = new_figure(HALF, 0.8 + rows_height(max(len(known), 3), 0.27))
     (axis,) = axes_of(figure)
     said = []
     for row, each in enumerate(known):
@@ -75,7 +76,7 @@ def worker_times(key: str, name: str, found: Sequence[Durations]) -> Plate:
         axis.plot([first, third], [row, row], color=tint, linewidth=5, solid_capstyle="butt")
         axis.plot([middle], [row], marker="o", markersize=5, markerfacecolor="white", markeredgecolor=tint)
         said.append(f"{each.name} {middle:.3g} s")
-    rows = some(len(known), 40)
+    rows = some(len(known), 30)
     axis.set_yticks(rows, [known[row].name for row in rows])
     axis.set_ylim(len(known) - 0.5, -0.5)
     axis.set_xlim(0, 1.08 * axis.get_xlim()[1])
@@ -140,7 +141,8 @@ def mixing(key: str, name: str, found: Mixing, summary: Mapping[str, Any]) -> Pl
     left.set_ylabel("share of the steps [%]")
     left.set_ylim(0, 105)
     left.set_title(f"{found.mixed / total:.0%} of the steps mix")
-    right.scatter(found.length, found.next_length, s=5, alpha=0.35, color=colour(0), linewidths=0)
+    shade = 0.85 if len(found.length) < 500 else 0.35
+    right.scatter(found.length, found.next_length, s=7, alpha=shade, color=colour(0), linewidths=0)
     ends = [float(found.length.min()), float(found.length.max())]
     right.plot(ends, ends, color=MUTED, linestyle=":", linewidth=1)
     right.set_xlabel("mean length of a step [tokens]")

@@ -72,7 +72,7 @@ def throughput(key: str, name: str, rate: Rate, summary: Mapping[str, Any]) -> P
     """Trained tokens per second over time, warm-up shaded, with the steady rate and its interval."""
     figure = new_figure(HALF, 3.0)
     (axis,) = axes_of(figure)
-    figures, end_s = summary["throughput"], float(rate.edges[-1])
+    figures, end_s = summary["throughput"], float(summary["makespan_s"])
     seconds, unit = time_unit(end_s)
     steady, start, stop = (figures[f"steady_{what}"] for what in ("tokens_per_s", "from_s", "to_s"))
     factor, sign = rate_unit(max(float(rate.tokens_per_s.max(initial=0.0)), steady or 0.0))
@@ -92,14 +92,14 @@ def throughput(key: str, name: str, rate: Rate, summary: Mapping[str, Any]) -> P
     axis.set_xlabel(f"time [{unit}]")
     axis.set_ylabel(f"throughput [{sign}]")
     legend_below(figure, axis)
-    width = float(rate.edges[1] - rate.edges[0]) if len(rate.edges) > 1 else 0.0
     said = f"steady rate {ktok(steady)}" if steady is not None else "too short for a steady rate"
     return Plate(
         key=key,
         title="Throughput over time",
         alt=f"{name}: {said}; warm-up until {duration(start)}." if start is not None else f"{name}: {said}.",
-        caption=f"Tokens trained in each of {len(rate.tokens_per_s)} bins of {duration(width)}. The steady rate leaves "
-        "out the shaded warm-up, and what was trained after the last batch had been given out.",
+        caption=f"Tokens trained in {len(rate.tokens_per_s)} stretches, each from one commit to that {rate.instants} "
+        "instants later. The steady rate leaves out the shaded warm-up, and what was trained after the last batch had "
+        "been given out.",
         figure=figure,
     )
 

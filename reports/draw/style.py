@@ -185,6 +185,11 @@ def short(name: str, most: int = 22) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
+def rows_height(count: int, each: float, most: float = 8.0) -> float:
+    """Inches for so many rows: `each` apart, closer where there are too many of them."""
+    return max(min(each * count, most), 0.09 * count)
+
+
 def some(count: int, most: int = 16) -> list[int]:
     """Positions to label, evenly spaced where there are too many."""
     return list(range(0, count, max(-(-count // most), 1)))

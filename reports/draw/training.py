@@ -24,10 +24,13 @@ F64 = NDArray[np.float64]
 
 _CURVES: Final = {
     "loss": ("loss", "held_out_loss"),
-    "expected accepted length [tokens]": ("expected_accepted_length", "held_out_expected_accepted_length"),
+    "expected accepted length": ("expected_accepted_length", "held_out_expected_accepted_length"),
     "learning rate": ("lr",),
 }
+_UNITS: Final = {"expected accepted length": "tokens", "learning rate": "rate"}
 _POINTS: Final = 1_000
+_SAMPLES: Final = 100
+"""Points of a device's line: more of them, of several devices, hide each other."""
 _DEVICES: Final = 8
 
 
@@ -50,7 +53,8 @@ def learning(key: str, name: str, scalars: Samples) -> Plate | None:
             style: Any = {"marker": "o", "markersize": 4} if number else {"marker": "." if len(steps) < 60 else ""}
             axis.plot(*thin(steps, values), color=colour(number), linestyle=dash(number), label=label, **style)
             said.append(f"{each.replace('_', ' ')} from {values[0]:.3g} to {values[-1]:.3g}")
-        axis.set_ylabel(what)
+        axis.set_title(what)
+        axis.set_ylabel(_UNITS.get(what, "loss"))
         axis.grid(axis="y")
     axes[-1].set_xlabel("optimizer step")
     figure.align_ylabels()
@@ -82,7 +86,7 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
         times, values = sampled[f"utilization/{device}"]
         mean = float(values.mean())
         line: Any = {"color": colour(number), "linestyle": dash(number), "linewidth": 1.2}
-        shown_s, shown = thin(times, values)
+        shown_s, shown = thin(times, values, _SAMPLES)
         axes[0].plot(shown_s / seconds, 100 * shown, label=f"{device}, mean {mean:.0%}", **line)
         said.append(f"{device} {mean:.0%}")
     axes[0].set_ylim(0, 105)
@@ -90,7 +94,7 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
     if memory:
         scale, sign = byte_unit(max(float(sampled[f"memory_bytes/{d}"][1].max(initial=0.0)) for d in found))
         for number, device in enumerate(found):
-            times, values = thin(*sampled[f"memory_bytes/{device}"])
+            times, values = thin(*sampled[f"memory_bytes/{device}"], _SAMPLES)
             axes[1].plot(times / seconds, values / scale, color=colour(number), linestyle=dash(number), linewidth=1.2)
         axes[1].set_ylim(0, None)
         axes[1].set_ylabel(f"memory [{sign}]")
@@ -100,8 +104,8 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
         key=key,
         title="Devices",
         alt=f"{name}: mean utilisation {', '.join(said)}.",
-        caption="As sampled in devices.jsonl; the means are over the samples. A device may be busy and still wait: "
-        "the workers' bars say what for.",
+        caption=f"From devices.jsonl, drawn by the means of at most {_SAMPLES} groups of samples. A device may be busy "
+        "and still wait: the workers' bars say what for.",
         figure=figure,
     )
 

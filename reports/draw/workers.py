@@ -17,6 +17,7 @@ from reports.draw.style import (
     colour,
     legend_below,
     new_figure,
+    rows_height,
     some,
     state_legend,
     styled,
@@ -40,20 +41,21 @@ _LABELLED: Final = 0.055
 @styled
 def worker_bars(key: str, name: str, workers: Sequence[Mapping[str, Any]]) -> Plate:
     """Shares of each worker's lifetime by state, from the summary."""
-    figure = new_figure(HALF, 0.9 + 0.3 * len(workers))
+    figure = new_figure(HALF, 0.9 + rows_height(len(workers), 0.3))
     (axis,) = axes_of(figure)
+    labelled = some(len(workers), 30)
     used = [state for state in STATES if any(worker[f"{state}_s"] > 0 for worker in workers)]
     for row, worker in enumerate(workers):
         left = 0.0
         for state in used:
             share = 100 * worker[f"{state}_s"] / worker["lifetime_s"] if worker["lifetime_s"] > 0 else 0.0
             axis.barh(row, share, left=left, color=STATE_COLOURS[state], height=0.78)
-            if share >= 100 * _LABELLED:
+            if share >= 100 * _LABELLED and len(labelled) == len(workers):
                 shade = "black" if state in ("starved", "transfer", "sync") else "white"
                 axis.text(left + share / 2, row, f"{share:.0f}", ha="center", va="center", color=shade, fontsize=9)
             left += share
-    axis.set_yticks(range(len(workers)), [_worker_label(worker) for worker in workers])
-    axis.invert_yaxis()
+    axis.set_yticks(labelled, [_worker_label(workers[row]) for row in labelled])
+    axis.set_ylim(len(workers) - 0.5, -0.5)
     axis.set_xlim(0, 100)
     axis.set_xlabel("share of the worker's lifetime [%]")
     state_legend(figure, used)
@@ -71,7 +73,7 @@ def worker_bars(key: str, name: str, workers: Sequence[Mapping[str, Any]]) -> Pl
 @styled
 def timeline(key: str, name: str, spans: Sequence[WorkerSpans], end_s: float) -> Plate:
     """The whole run: every span where there are few, else the shares of each state in bins of equal time."""
-    figure = new_figure(WIDE, 0.9 + 0.26 * len(spans))
+    figure = new_figure(WIDE, 0.9 + rows_height(len(spans), 0.26))
     (axis,) = axes_of(figure)
     count = sum(len(each.state) for each in spans)
     if count <= _EXACT:
@@ -106,7 +108,7 @@ def details(key: str, name: str, spans: Sequence[WorkerSpans], end_s: float) -> 
     parts = {"the first": 0.0, "the middle": (end_s - width) / 2, "the last": end_s - width}
     plates = []
     for number, (which, start) in enumerate(parts.items()):
-        figure = new_figure(WIDE, 0.9 + 0.26 * len(spans))
+        figure = new_figure(WIDE, 0.9 + rows_height(len(spans), 0.26))
         (axis,) = axes_of(figure)
         _draw_spans(axis, spans, start, start + width)
         _label(axis, spans, start, start + width)
@@ -137,7 +139,7 @@ def balance(key: str, name: str, shares: Mapping[str, Sequence[int]]) -> Plate:
         axis.bar(range(len(counts)), percent, color=colour(0), width=0.7)
         axis.axhline(100 / max(len(counts), 1), color=colour(1), linestyle="--", linewidth=1, label="even")
         axis.set_ylabel(f"share of the trained {what} [%]")
-        axis.set_xticks(some(len(counts)))
+        axis.set_xticks(some(len(counts), 8))
         axis.set_xlabel("drafter")
         axis.set_ylim(0, max([*percent, 100 / max(len(counts), 1)]) * 1.18)
         if len(counts) <= 8:
@@ -191,7 +193,7 @@ def _draw_spans(axis: Axes, spans: Sequence[WorkerSpans], start_s: float, end_s:
 
 def _label(axis: Axes, spans: Sequence[WorkerSpans], start_s: float, end_s: float) -> None:
     seconds, unit = time_unit(end_s - start_s)
-    rows = some(len(spans), 40)
+    rows = some(len(spans), 30)
     axis.set_yticks(rows, [spans[row].name for row in rows])
     axis.set_ylim(len(spans) - 0.5, -0.5)
     axis.set_xlim(0, (end_s - start_s) / seconds)

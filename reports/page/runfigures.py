@@ -75,7 +75,7 @@ class _Traced:
         run, done = self.run, self.commits
         if not len(done.time_s):
             return
-        rate = rate_over_time(done, self.end_s)
+        rate = rate_over_time(done)
         yield overtime.throughput(key(run, "throughput"), run.name, rate, run.summary)
         complete = run.summary["stop_reason"] == "data_exhausted"
         history = eta_history(done, run.summary["tokens"]["planned"], self.end_s, complete)

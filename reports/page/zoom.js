@@ -15,7 +15,7 @@
     var shares = new Uint8Array(raw.length);
     for (var i = 0; i < raw.length; i++) { shares[i] = raw.charCodeAt(i); }
     var canvas = box.querySelector("canvas"), said = box.querySelector("output");
-    var from = 0, to = bins, least = Math.min(60, bins), rowHeight = 24, left = 86;
+    var from = 0, to = bins, least = Math.min(60, bins), rowHeight = rows > 24 ? 14 : 24, left = 86;
     function draw() {
       var ratio = window.devicePixelRatio || 1, width = canvas.clientWidth, height = rows * rowHeight + 22;
       canvas.width = Math.round(width * ratio);
@@ -24,7 +24,7 @@
       var pen = canvas.getContext("2d"), ink = getComputedStyle(box).color, span = to - from;
       pen.setTransform(ratio, 0, 0, ratio, 0, 0);
       pen.clearRect(0, 0, width, height);
-      pen.font = "12px system-ui, sans-serif";
+      pen.font = rowHeight < 24 ? "10px system-ui, sans-serif" : "12px system-ui, sans-serif";
       pen.textBaseline = "middle";
       var columns = Math.max(width - left, 1);
       for (var row = 0; row < rows; row++) {
@@ -38,7 +38,7 @@
             for (var k = Math.floor(a); k < b && k < bins; k++) {
               sum += shares[base + k] * (Math.min(b, k + 1) - Math.max(a, k));
             }
-            var tall = (rowHeight - 4) * sum / (b - a) / 255;
+            var tall = (rowHeight - (rowHeight < 24 ? 2 : 4)) * sum / (b - a) / 255;
             if (tall > 0.02) {
               pen.fillStyle = data.colours[state];
               pen.fillRect(left + x, y, 1.02, tall);

@@ -114,7 +114,7 @@ def test_shares_in_bins_hold_every_second_of_a_life(case: Case, tmp_path: Path) 
 
 def test_bins_of_the_throughput_hold_every_trained_token(run: Recorded) -> None:
     done = commits(run)
-    rate = rate_over_time(done, run.end_s)
+    rate = rate_over_time(done)
     assert float((rate.tokens_per_s * np.diff(rate.edges)).sum()) == pytest.approx(done.tokens.sum())
 
 

@@ -112,7 +112,7 @@ def test_the_zoomable_timeline_holds_the_seconds_of_the_summary(run: Run) -> Non
 
 def test_the_steps_of_the_throughput_hold_the_trained_tokens(run: Run) -> None:
     assert run.recorded is not None
-    plate = overtime.throughput("k", "run", rate_over_time(commits(run.recorded), run.recorded.end_s), run.summary)
+    plate = overtime.throughput("k", "run", rate_over_time(commits(run.recorded)), run.summary)
     (drawn,) = stairs(plate)
     values, edges, _ = drawn.get_data()
     factor = {"tok/s": 1.0, "Ktok/s": 1e3}[re.findall(r"\[(.*)\]", plate.figure.axes[0].get_ylabel())[0]]
