@@ -37,8 +37,8 @@ INK: Final = "#1b1b1c"
 MUTED: Final = "#5b5b5c"
 GRID: Final = "#d6d6d7"
 _VARIABLES: Final = {INK: "ink", MUTED: "muted", GRID: "grid", LINES[0]: "line"}
-_DARK: Final = (
-    "@media (prefers-color-scheme:dark){svg"
+_THEMES: Final = (
+    "svg{background:#fff}@media (prefers-color-scheme:dark){svg"
     "{--ink:#ececed;--muted:#aaaaab;--grid:#3a3a3b;--line:#3d9fe0;background:#17181b}}"
 )
 
@@ -109,7 +109,7 @@ class Rendered:
     @property
     def inline(self) -> str:
         """The <svg> element for a page that sets the variables; its ids are the plate's own."""
-        body = self.svg[self.svg.index("<svg") :].replace(f"<style>{_DARK}</style>", "")
+        body = self.svg[self.svg.index("<svg") :].replace(f"<style>{_THEMES}</style>", "")
         key = re.sub(r"[^\w-]", "-", self.plate.key)
         body = re.sub(r'\bid="', f'id="{key}-', body)
         body = re.sub(r'(url\(#|xlink:href="#)', rf"\1{key}-", body)
@@ -161,7 +161,7 @@ def _themed(svg: str) -> str:
     for colour, name in _VARIABLES.items():
         svg = svg.replace(colour, f"var(--{name},{colour})")
     end = svg.index(">", svg.index("<svg")) + 1
-    return f"{svg[:end]}<style>{_DARK}</style>{svg[end:]}"
+    return f"{svg[:end]}<style>{_THEMES}</style>{svg[end:]}"
 
 
 def state_legend(figure: Figure, states: Sequence[str]) -> None:
