@@ -12,9 +12,9 @@ from rich.table import Table as Grid
 
 from policies.faults import ABSENT, Fault, PipelineError
 from reports.commands import COMPLETE, console, guarded
-from reports.difference import difference_tables, difference_text
+from reports.difference import difference_json, difference_tables, difference_text
 from reports.runs import Given, Run, load_given
-from reports.summary import versions
+from reports.summary import to_json, versions
 from reports.tables import Table, shown
 from reports.verdict import ktok
 from reports.whatif import Answer, Questions, can_ask
@@ -71,6 +71,7 @@ def diff(
     before: Annotated[Path, typer.Argument(metavar="A", help="A run's folder or summary.json.", show_default=False)],
     after: Annotated[Path, typer.Argument(metavar="B", help="The run to hold against it.", show_default=False)],
     out: Annotated[Path | None, typer.Option("-o", "--out", help="Also write a page into this folder.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="What moved alone on stdout, as JSON.")] = False,
     version: Version = False,
 ) -> None:
     """What differs between two runs: settings, versions, lengths of the data, and how far each side moved."""
@@ -81,17 +82,26 @@ def diff(
     if len(runs) != 2:
         raise PipelineError([Fault("A B", ABSENT, f"must be two runs; these files hold {len(runs)}")])
     first, second = runs
+    if as_json:
+        sys.stdout.write(to_json(difference_json(first, second)))
+    else:
+        _print_difference(first, second)
+    if out is not None:
+        from reports.page.build import build_difference
+
+        page = build_difference(first, second, out)
+        if not as_json:
+            _wrote(page)
+    raise typer.Exit(COMPLETE)
+
+
+def _print_difference(first: Run, second: Run) -> None:
     console().print(f"[bold]{escape(second.name)} against {escape(first.name)}[/bold]")
     console().print(difference_text(first, second), highlight=False, markup=False)
     for table in difference_tables(first, second):
         _print_table(table)
-    for run in runs:
+    for run in (first, second):
         _say_missing(run)
-    if out is not None:
-        from reports.page.build import build_difference
-
-        _wrote(build_difference(first, second, out))
-    raise typer.Exit(COMPLETE)
 
 
 def main() -> None:

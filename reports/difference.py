@@ -28,6 +28,14 @@ def difference_tables(before: Run, after: Run) -> list[Table]:
     ]
 
 
+def difference_json(before: Run, after: Run) -> dict[str, Any]:
+    """What moved, for programs."""
+    changes = moved(pace_of_summary(before.summary), pace_of_summary(after.summary))
+    keys = ("side", "what", "unit", "before", "after", "factor", "changed")
+    sides = [{key: getattr(each, key) for key in keys} for each in changes]
+    return {"kind": "difference", "text": difference_text(before, after), "moved": sides}
+
+
 def moved_table(before: Run, after: Run) -> Table:
     """The factor by which each side moved."""
     changes = moved(pace_of_summary(before.summary), pace_of_summary(after.summary))

@@ -13,7 +13,7 @@ from policies.faults import ABSENT, Fault, PipelineError
 from policies.trace import TraceError
 from reports.recorded import Recorded, read_recorded
 from reports.sampled import Samples, read_devices, read_scalars
-from reports.summaryfile import FILE, checked_summary, read_json
+from reports.summaryfile import FILE, checked_comparison, checked_summary, read_json
 from reports.tracelayout import FILE as TRACE
 from reports.tracelayout import PARTS
 
@@ -40,6 +40,8 @@ class Run:
     gain: float | None = None
     """Against the first policy of a comparison."""
     gain_ci95: Sequence[float] | None = None
+    gain_over: str = ""
+    """The policy that the gain is measured against."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,8 @@ def _trace(folder: Path, missing: list[str]) -> Recorded | None:
 
 def _of_another_run(summary: Mapping[str, Any], recorded: Recorded) -> str | None:
     header = recorded.header
+    if header.kind != summary["kind"]:
+        return f"of a {header.kind}, not of a {summary['kind']}"
     if header.planned != summary["batches"]["planned"]:
         return f"{header.planned:,} batches planned, not {summary['batches']['planned']:,}"
     if header.targets + header.drafters != len(summary["workers"]):
@@ -146,15 +150,19 @@ def _of_another_run(summary: Mapping[str, Any], recorded: Recorded) -> str | Non
 
 def _comparison(path: Path, document: Mapping[str, Any]) -> Given:
     """The runs of `dflash-sim compare`, best first."""
-    runs = []
-    try:
-        for entry in document["policies"]:
-            summary = checked_summary(entry["summary"], path)
-            gain, interval = entry["gain"], entry["gain_ci95"]
-            runs.append(Run(name=str(entry["policy"]), path=path, summary=summary, gain=gain, gain_ci95=interval))
-        return Given(runs=runs, outcome=str(document["outcome"]))
-    except (KeyError, TypeError) as error:
-        raise _fault(path, f"is a comparison without {error}", "run `dflash-sim compare` again") from error
+    checked = checked_comparison(document, path)
+    runs = [
+        Run(
+            name=entry["policy"],
+            path=path,
+            summary=entry["summary"],
+            gain=entry["gain"],
+            gain_ci95=entry["gain_ci95"],
+            gain_over=checked["base"],
+        )
+        for entry in checked["policies"]
+    ]
+    return Given(runs=runs, outcome=checked["outcome"])
 
 
 def _plan(path: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:

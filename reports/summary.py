@@ -136,12 +136,17 @@ def to_json(summary: Mapping[str, Any]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file of the run's folder so that a reader never sees a part of it."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file of the run's folder so that a reader never sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:

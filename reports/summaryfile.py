@@ -13,15 +13,15 @@ from policies.faults import ABSENT, Fault, PipelineError, dotted
 FILE: Final = "summary.json"
 _MAX_BYTES: Final = 1 << 28
 
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, le=1e18)]
+Count = Annotated[int, Field(ge=0, le=1 << 62)]
 Bounds = Annotated[list[float], Field(min_length=2, max_length=2)]
 
 
 class _Part(BaseModel):
     """Keys that are not named are kept as they are."""
 
-    model_config = ConfigDict(extra="allow", strict=True)
+    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
 
 class Amounts(_Part):
@@ -66,8 +66,8 @@ class Lane(_Part):
 
 
 class Balance(_Part):
-    batches: list[int] = []
-    tokens: list[int] = []
+    batches: list[Count] = []
+    tokens: list[Count] = []
 
 
 class Mixing(_Part):
@@ -91,7 +91,7 @@ class Alternative(_Part):
 class Memory(_Part):
     host_peak_bytes: Count | None = None
     host_pinned_peak_bytes: Count | None = None
-    drafter_peak_bytes: list[int | None] = []
+    drafter_peak_bytes: list[Count | None] = []
     fits: bool | None = None
     over: list[str] = []
     notes: list[str] = []
@@ -132,6 +132,23 @@ class Summary(_Part):
     versions: dict[str, str] = {}
 
 
+class Entry(_Part):
+    """One policy of a comparison."""
+
+    policy: str
+    gain: float | None
+    gain_ci95: Bounds | None
+    summary: Summary
+
+
+class Comparison(_Part):
+    """The answer of `dflash-sim compare`."""
+
+    outcome: str
+    base: str
+    policies: list[Entry]
+
+
 def read_json(path: Path) -> Mapping[str, Any]:
     """The JSON object of a file. Raises PipelineError for anything else; OSError where it cannot be read."""
     with path.open("rb") as file:
@@ -149,8 +166,17 @@ def read_json(path: Path) -> Mapping[str, Any]:
 
 def checked_summary(document: Mapping[str, Any], source: Path) -> dict[str, Any]:
     """The summary with defaults for what older versions lack. Raises PipelineError, a fault for every bad key."""
+    return _checked(Summary, document, source)
+
+
+def checked_comparison(document: Mapping[str, Any], source: Path) -> dict[str, Any]:
+    """The comparison, its summaries as `checked_summary` gives them. Raises PipelineError."""
+    return _checked(Comparison, document, source)
+
+
+def _checked(model: type[BaseModel], document: Mapping[str, Any], source: Path) -> dict[str, Any]:
     try:
-        return Summary.model_validate(document).model_dump()
+        return model.model_validate(document).model_dump()
     except ValidationError as error:
         faults = []
         for each in error.errors()[:10]:

@@ -19,6 +19,7 @@ from reports.draw.style import (
     styled,
 )
 from reports.moved import Moved
+from reports.summaryfile import is_finite
 from reports.verdict import ktok
 
 
@@ -106,11 +107,14 @@ def _point(candidate: Mapping[str, Any]) -> tuple[float, float | None, int, str]
     if isinstance(memory, Mapping):
         memory = memory.get("host_peak_bytes")
     topology, dispatch = candidate.get("topology"), candidate.get("dispatch")
-    if not isinstance(rate, int | float) or not isinstance(topology, Mapping):
+    if not is_finite(rate) or not isinstance(topology, Mapping):
         return None
-    gpus = sum(int(topology.get(role, 1)) for role in ("targets", "drafters"))
+    counts = [topology.get(role, 1) for role in ("targets", "drafters")]
+    if not all(isinstance(count, int) for count in counts):
+        return None
+    gpus = sum(counts)
     policy = dispatch.get("policy", "unknown") if isinstance(dispatch, Mapping) else "unknown"
-    return float(rate), float(memory) if isinstance(memory, int | float) else None, gpus, str(policy)
+    return float(rate), float(memory) if is_finite(memory) else None, gpus, str(policy)
 
 
 def _best_of(pairs: Sequence[tuple[Any, float]]) -> list[tuple[float, float]]:

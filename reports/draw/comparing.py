@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from reports.compared import interval_of, rate_of
 from reports.difference import mean_share
 from reports.draw.style import (
     HALF,
+    MUTED,
     STATE_COLOURS,
     WIDE,
     Plate,
@@ -37,9 +39,10 @@ _POINTS = 600
 
 @styled
 def rates(runs: Sequence[Run]) -> Plate:
-    """The rate of every run with its interval."""
-    figure = new_figure(HALF, 0.9 + 0.34 * len(runs))
-    (axis,) = axes_of(figure)
+    """The rate of every run with its interval, and its gain with the paired one where policies were compared."""
+    gains = any(run.gain is not None for run in runs)
+    figure = new_figure(HALF, 0.9 + 0.34 * max(len(runs), 3))
+    axes = axes_of(figure, 1, 1 + gains, sharey=True)
     factor, sign = rate_unit(max((rate_of(run) or 0.0 for run in runs), default=0.0))
     said = []
     for row, run in enumerate(runs):
@@ -47,26 +50,35 @@ def rates(runs: Sequence[Run]) -> Plate:
         if rate is None:
             said.append(f"{run.name} unknown")
             continue
-        axis.barh(row, rate / factor, color=colour(0), height=0.7)
+        axes[0].barh(row, rate / factor, color=colour(0), height=0.7)
         end = rate
         if interval := interval_of(run):
             end = max(end, interval[1])
-            reach = [[(rate - interval[0]) / factor], [(interval[1] - rate) / factor]]
-            axis.errorbar(rate / factor, row, xerr=np.abs(reach), color=colour(1), capsize=3, linewidth=1.5)
-        gain = "" if run.gain is None or run.gain == 0 else f" ({run.gain:+.1%})"
-        text = f"{rate / factor:.4g}{gain}"
-        axis.annotate(text, (end / factor, row), (4, 0), textcoords="offset points", va="center")
-        said.append(f"{run.name} {ktok(rate)}{gain}")
-    axis.set_yticks(range(len(runs)), [short(run.name) for run in runs])
-    axis.set_ylim(len(runs) - 0.5, -0.5)
-    axis.set_xlim(0, 1.28 * axis.get_xlim()[1])
-    axis.set_xlabel(f"throughput [{sign}]")
+            _whiskers(axes[0], row, rate / factor, [bound / factor for bound in interval])
+        place = (end / factor, row)
+        axes[0].annotate(f"{rate / factor:.4g}", place, (4, 0), textcoords="offset points", va="center")
+        said.append(f"{run.name} {ktok(rate)}")
+        if run.gain is not None:
+            axes[1].plot([100 * run.gain], [row], marker="o", markersize=5, color=colour(0))
+            if run.gain_ci95 is not None:
+                _whiskers(axes[1], row, 100 * run.gain, [100 * bound for bound in run.gain_ci95])
+            said.append(f"gain {run.gain:+.1%}")
+    axes[0].set_yticks(range(len(runs)), [short(run.name) for run in runs])
+    axes[0].set_ylim(len(runs) - 0.5, -0.5)
+    axes[0].set_xlim(0, 1.28 * axes[0].get_xlim()[1])
+    axes[0].set_xlabel(f"throughput [{sign}]")
+    if gains:
+        over = next(run.gain_over for run in runs if run.gain is not None)
+        axes[1].axvline(0, color=MUTED, linewidth=1)
+        axes[1].set_xlabel(f"gain over {short(over, 14)} [%]")
+        axes[1].margins(x=0.12)
+    paired = " Right: the gain with its paired 95 % interval: the same work and draws under both policies."
     return Plate(
         key="compare-rates",
         title="Throughput side by side",
         alt=f"Throughput: {'; '.join(said)}.",
-        caption="Steady rate with its 95 % interval: over replications, where there are some, else within the run. "
-        "In parentheses: the gain over the comparison's first policy.",
+        caption="Steady rate with its 95 % interval: over replications, where there are some, else within the run."
+        f"{paired if gains else ''}",
         figure=figure,
     )
 
@@ -143,6 +155,11 @@ def overlay(runs: Sequence[Run]) -> Plate | None:
         figure=figure,
         wide=True,
     )
+
+
+def _whiskers(axis: Axes, row: int, middle: float, bounds: Sequence[float]) -> None:
+    reach = [[max(middle - bounds[0], 0.0)], [max(bounds[1] - middle, 0.0)]]
+    axis.errorbar(middle, row, xerr=np.array(reach), color=colour(1), capsize=3, linewidth=1.5)
 
 
 def _thinned(count: int) -> NDArray[np.int64]:

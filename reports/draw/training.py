@@ -15,6 +15,7 @@ from reports.draw.style import (
     dash,
     legend_below,
     new_figure,
+    short,
     styled,
     time_unit,
 )
@@ -73,7 +74,8 @@ def learning(key: str, name: str, scalars: Samples) -> Plate | None:
 @styled
 def devices(key: str, name: str, sampled: Samples) -> Plate | None:
     """Utilisation and memory of each device over time; None where nothing was sampled."""
-    found = sorted(each.partition("/")[2] for each in sampled.series if each.startswith("utilization/"))[:_DEVICES]
+    known = sorted(each.partition("/")[2] for each in sampled.series if each.startswith("utilization/"))
+    found = known[:_DEVICES]
     if not found:
         return None
     memory = any(len(sampled[f"memory_bytes/{device}"][0]) for device in found)
@@ -87,7 +89,7 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
         mean = float(values.mean())
         line: Any = {"color": colour(number), "linestyle": dash(number), "linewidth": 1.2}
         shown_s, shown = thin(times, values, _SAMPLES)
-        axes[0].plot(shown_s / seconds, 100 * shown, label=f"{device}, mean {mean:.0%}", **line)
+        axes[0].plot(shown_s / seconds, 100 * shown, label=f"{short(device)}, mean {mean:.0%}", **line)
         said.append(f"{device} {mean:.0%}")
     axes[0].set_ylim(0, 105)
     axes[0].set_ylabel("utilisation [%]")
@@ -100,12 +102,13 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
         axes[1].set_ylabel(f"memory [{sign}]")
     axes[-1].set_xlabel(f"time [{unit}]")
     legend_below(figure, axes[0], 2)
+    few = f" The first {_DEVICES} of {len(known)} devices are shown." if len(known) > _DEVICES else ""
     return Plate(
         key=key,
         title="Devices",
         alt=f"{name}: mean utilisation {', '.join(said)}.",
         caption=f"From devices.jsonl, drawn by the means of at most {_SAMPLES} groups of samples. A device may be busy "
-        "and still wait: the workers' bars say what for.",
+        f"and still wait: the workers' bars say what for.{few}",
         figure=figure,
     )
 

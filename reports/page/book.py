@@ -1,7 +1,5 @@
 """Collects what a report is made of while its page is built, and writes it: figures, tables, the page."""
 
-import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -10,7 +8,7 @@ from reports.draw.style import Plate, render
 from reports.page.csvfiles import csv_of
 from reports.page.elements import Child, Markup, details, document, figure_of, joined, table_of, tag
 from reports.page.zoom import Zoom, zoom_element, zoom_script
-from reports.summary import versions
+from reports.summary import versions, write_bytes
 from reports.tables import Table
 
 PAGE: Final = "index.html"
@@ -50,17 +48,7 @@ class Book:
 
     def write(self, name: str, content: bytes) -> None:
         """A file that a reader never sees a part of."""
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_bytes(self.folder / name, content)
 
     def _figures(self, figures: Iterable[Plate | Zoom]) -> Iterator[Markup]:
         folded: list[Markup] = []

@@ -91,7 +91,8 @@ def _change(summary: Mapping[str, Any], answers: Sequence[Answer] | None) -> Mar
         for each in summary["alternatives"]
     ]
     if not found:
-        why = "nothing was simulated" if answers is None else "no simulation of a change came to an end in time"
+        late = "no simulation of a change came to an end in time"
+        why = "nothing was simulated: report on this run alone" if answers is None else late
         return _card("What to change", "see the verdict", why)
     helps = [answer for answer in found if answer.gain >= _WORTH]
     helps.sort(key=lambda answer: (not answer.free, -answer.gain))

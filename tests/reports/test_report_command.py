@@ -131,8 +131,8 @@ def test_what_comes_from_files_is_escaped_everywhere(tmp_path: Path) -> None:
 def test_a_prediction_and_a_measurement_stand_side_by_side(tmp_path: Path) -> None:
     for name, kind in (("predicted", "simulation"), ("measured", "rehearsal")):
         folder = recorded_run(tmp_path / name, **PAIR)
-        summary = json.loads((folder / "summary.json").read_text()) | {"kind": kind}
-        (folder / "summary.json").write_text(to_json(summary))
+        if kind == "rehearsal":
+            recorded_run(folder, kind, **PAIR)
     done = dflash_report("predicted", "measured", "-o", "out", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     text = (tmp_path / "out" / "index.html").read_text()
@@ -171,6 +171,18 @@ def test_a_diff_names_the_side_that_moved_and_the_settings(tmp_path: Path) -> No
     assert lines[1].startswith("drafters: step time 2.4×") and "queue" not in lines[1]
     assert any(re.match(r"timings\.drafter\.seconds +1\.0 +2\.4", line) for line in lines)
     assert "Versions: Every version is the same." in lines
+    answer = json.loads(dflash_report("diff", "fast", "slow", "--json", cwd=tmp_path).stdout)
+    factors = {(each["side"], each["what"]): each["factor"] for each in answer["moved"]}
+    assert factors["drafters", "step time"] == pytest.approx(2.4) and answer["text"] == lines[1]
+
+
+def test_an_incomplete_run_says_who_waits_for_what(tmp_path: Path) -> None:
+    faults = [{"worker": "drafter/0", "at_batch": 3, "kind": "hang"}]
+    recorded_run(tmp_path / "hung", **PAIR, faults=faults, training={"sync": "step"})
+    assert dflash_report("hung", "-o", "out", "--what-if", "0", cwd=tmp_path).returncode == 0
+    text = re.sub(r"<[^>]+>", " ", (tmp_path / "out" / "index.html").read_text())
+    assert "The run is incomplete: hung: nothing could happen any more." in text
+    assert re.search(r"drafter/0 waits for .*, since t = ", text)
 
 
 def test_an_empty_run_gives_a_page_without_figures_over_time(tmp_path: Path) -> None:

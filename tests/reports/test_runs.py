@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet as pq
 
 from dflash_sim.comparison import predict
 from policies.faults import PipelineError
@@ -15,11 +16,16 @@ from tests.helpers import pipeline_of
 from tests.recording import CASES
 
 
-def recorded_run(folder: Path, **sections: Any) -> Path:
-    """A run's folder as `dflash-sim run --trace` leaves it."""
+def recorded_run(folder: Path, kind: str = "simulation", **sections: Any) -> Path:
+    """A run's folder as `dflash-sim run --trace` leaves it; of another kind, the same under that name."""
     sections = {"data": {"batches": 60}, "topology": {"targets": 2, "drafters": 2}} | sections
     _, summary = predict(pipeline_of(**sections), trace_in=folder)
-    write_text(folder / "summary.json", to_json(summary))
+    if kind != "simulation":
+        trace = pq.read_table(folder / "trace.parquet")
+        (key, header), *_ = trace.schema.metadata.items()
+        trace = trace.replace_schema_metadata({key: header.replace(b'"simulation"', f'"{kind}"'.encode())})
+        pq.write_table(trace, folder / "trace.parquet")
+    write_text(folder / "summary.json", to_json(summary | {"kind": kind}))
     return folder
 
 
@@ -117,6 +123,29 @@ def test_a_summary_of_another_version_names_its_bad_keys(tmp_path: Path) -> None
     lines = faults_of(folder)
     assert len(lines) == 2
     assert "verdict" in lines[1] and "missing" in lines[1] and "workers.1.busy_s" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"makespan_s": float("1e300")}, "makespan_s"),
+        ({"lanes": [{"name": "x", "capacity": -1, "mean": 0.0, "max": 0}]}, "lanes.0.capacity"),
+        ({"batches": "many"}, "batches"),
+        ({"eta_ci95": [1.0]}, "eta_ci95"),
+    ],
+)
+def test_values_that_no_figure_can_show_are_refused_by_name(change: dict[str, Any], key: str, tmp_path: Path) -> None:
+    folder = recorded_run(tmp_path / "run")
+    summary = json.loads((folder / "summary.json").read_text()) | change
+    (folder / "summary.json").write_text(json.dumps(summary))
+    assert [line for line in faults_of(folder) if f"got '{key}" in line]
+
+
+def test_a_comparison_with_a_bad_entry_names_the_key(tmp_path: Path) -> None:
+    entry = {"policy": "shared", "gain": "much", "gain_ci95": None, "summary": {}}
+    document = {"kind": "comparison", "outcome": "x", "base": "shared", "policies": [entry]}
+    (tmp_path / "summary.json").write_text(json.dumps(document))
+    assert "policies.0.gain" in faults_of(tmp_path)[0]
 
 
 def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
