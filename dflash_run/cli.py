@@ -1,4 +1,4 @@
-"""The command `dflash-run`: rehearse (profile, train and evaluate are to come)."""
+"""The command `dflash-run`: rehearse, train (profile and evaluate are to come)."""
 
 import sys
 from pathlib import Path
@@ -66,6 +66,25 @@ def rehearse_command(
     else:
         print_run(console(), summary, title)
     raise typer.Exit(status_of([summary]))
+
+
+@app.command("train")
+def train_command(
+    file: Annotated[Path | None, typer.Argument(help="The pipeline file; left out: the resumed checkpoint's.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on from this run's newest checkpoint, or this one.")] = None,
+    verify: Annotated[bool, typer.Option(help="Compare every batch that arrives by a checksum.")] = False,
+    overrides: Overrides = None,
+    out: Out = None,
+    as_json: AsJson = False,
+    seed: Seed = None,
+) -> None:
+    """Train a drafter on the hidden states of a frozen target."""
+    from dflash_run.training.command import train_file
+
+    status = train_file(
+        file, resume=resume, verify=verify, overrides=overrides, out=out, as_json=as_json, seed=seed
+    )
+    raise typer.Exit(status)
 
 
 def main() -> None:

@@ -9,16 +9,18 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, Protocol
 
-from dflash_run.messages import Finish, FromWorker, Gone, ToWorker
-from dflash_run.worker import Orders, work
+from dflash_run.messages import Finish, Gone
+from dflash_run.worker import Mail
 
 Worker = tuple[str, int]
 """(role, number)."""
+Job = Callable[[Mail], None]
+"""What a worker does from its start to its end; for processes a top-level function (or a `partial` of one)."""
 _GRACE_S: Final = 2.0
 """How long a worker may take to end before it is killed."""
 
@@ -26,11 +28,11 @@ _GRACE_S: Final = 2.0
 class Crew(Protocol):
     """All workers of a run."""
 
-    def post(self, worker: Worker, message: ToWorker) -> None:
+    def post(self, worker: Worker, message: object) -> None:
         """Send a message; one to a worker that is gone is dropped."""
         ...
 
-    def receive(self, timeout: float) -> list[tuple[Worker, FromWorker]]:
+    def receive(self, timeout: float) -> list[tuple[Worker, object]]:
         """What workers said, waiting at most `timeout` seconds for something; `Gone` comes after all it said."""
         ...
 
@@ -46,40 +48,40 @@ class Crew(Protocol):
 class _ThreadMail:
     """A thread's mail box; `receive` side is the launcher's common queue."""
 
-    def __init__(self, worker: Worker, said: "queue.SimpleQueue[tuple[Worker, FromWorker]]") -> None:
+    def __init__(self, worker: Worker, said: "queue.SimpleQueue[tuple[Worker, object]]") -> None:
         self._worker = worker
         self._said = said
-        self.box: queue.SimpleQueue[ToWorker] = queue.SimpleQueue()
+        self.box: queue.SimpleQueue[object] = queue.SimpleQueue()
 
-    def get(self, timeout: float | None) -> ToWorker | None:
+    def get(self, timeout: float | None) -> object | None:
         try:
             return self.box.get(timeout=timeout) if timeout != 0 else self.box.get_nowait()
         except queue.Empty:
             return None
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: object) -> None:
         self._said.put((self._worker, message))
 
 
 class ThreadCrew:
     """Every worker is a daemon thread. A hanging thread cannot be killed: it is given up and ends with the process."""
 
-    def __init__(self, orders: Mapping[Worker, Orders]) -> None:
-        self._said: queue.SimpleQueue[tuple[Worker, FromWorker]] = queue.SimpleQueue()
-        self._mail = {worker: _ThreadMail(worker, self._said) for worker in orders}
+    def __init__(self, jobs: Mapping[Worker, Job]) -> None:
+        self._said: queue.SimpleQueue[tuple[Worker, object]] = queue.SimpleQueue()
+        self._mail = {worker: _ThreadMail(worker, self._said) for worker in jobs}
         self._threads = {
             worker: threading.Thread(
-                target=self._work, args=(worker, orders[worker]), name=_named(worker), daemon=True
+                target=self._work, args=(worker, jobs[worker]), name=_named(worker), daemon=True
             )
             for worker in self._mail
         }
         for thread in self._threads.values():
             thread.start()
 
-    def post(self, worker: Worker, message: ToWorker) -> None:
+    def post(self, worker: Worker, message: object) -> None:
         self._mail[worker].box.put(message)
 
-    def receive(self, timeout: float) -> list[tuple[Worker, FromWorker]]:
+    def receive(self, timeout: float) -> list[tuple[Worker, object]]:
         said = []
         try:
             said.append(self._said.get(timeout=max(timeout, 0.0)))
@@ -98,10 +100,10 @@ class ThreadCrew:
         for thread in self._threads.values():
             thread.join(max(until - time.monotonic(), 0.0))
 
-    def _work(self, worker: Worker, orders: Orders) -> None:
+    def _work(self, worker: Worker, job: Job) -> None:
         mail = self._mail[worker]
         try:
-            work(worker[0], mail, orders)
+            job(mail)
         except BaseException as error:  # whatever a worker raises, the launcher must hear of it
             mail.send(Gone(f"{type(error).__name__}: {error}"))
 
@@ -112,27 +114,27 @@ class _PipeMail:
     def __init__(self, pipe: "Connection[Any, Any]") -> None:
         self._pipe = pipe
 
-    def get(self, timeout: float | None) -> ToWorker | None:
+    def get(self, timeout: float | None) -> object | None:
         if not self._pipe.poll(timeout):
             return None
         try:
-            message: ToWorker = self._pipe.recv()
+            message: object = self._pipe.recv()
         except EOFError:  # the launcher is gone
             return Finish()
         return message
 
-    def send(self, message: FromWorker) -> None:
+    def send(self, message: object) -> None:
         self._pipe.send(message)
 
 
-def _work_in_process(worker: Worker, pipe: "Connection[Any, Any]", orders: Orders) -> None:
+def _work_in_process(pipe: "Connection[Any, Any]", job: Job) -> None:
     """A worker process. An interrupt from the terminal is the launcher's business."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     mail = _PipeMail(pipe)
     try:
-        work(worker[0], mail, orders)
+        job(mail)
     except (BrokenPipeError, ConnectionResetError, EOFError):
         os._exit(1)  # nobody listens any more
     except Exception as error:
@@ -140,17 +142,17 @@ def _work_in_process(worker: Worker, pipe: "Connection[Any, Any]", orders: Order
 
 
 class ProcessCrew:
-    """Every worker is a spawned process with one pipe; no worker imports torch here."""
+    """Every worker is a spawned process with one pipe."""
 
-    def __init__(self, orders: Mapping[Worker, Orders]) -> None:
+    def __init__(self, jobs: Mapping[Worker, Job]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipes: dict[Worker, Connection[Any, Any]] = {}
         self._processes: dict[Worker, BaseProcess] = {}
-        for worker in orders:
+        for worker in jobs:
             ours, theirs = context.Pipe()
             process = context.Process(
                 target=_work_in_process,
-                args=(worker, theirs, orders[worker]),
+                args=(theirs, jobs[worker]),
                 name=_named(worker),
                 daemon=True,
             )
@@ -162,15 +164,15 @@ class ProcessCrew:
         """The worker's process."""
         return self._processes[worker]
 
-    def post(self, worker: Worker, message: ToWorker) -> None:
+    def post(self, worker: Worker, message: object) -> None:
         pipe = self._pipes.get(worker)
         if pipe is not None:
             with contextlib.suppress(OSError):  # it is gone; `receive` says so
                 pipe.send(message)
 
-    def receive(self, timeout: float) -> list[tuple[Worker, FromWorker]]:
+    def receive(self, timeout: float) -> list[tuple[Worker, object]]:
         by_pipe = {pipe: worker for worker, pipe in self._pipes.items()}
-        said: list[tuple[Worker, FromWorker]] = []
+        said: list[tuple[Worker, object]] = []
         for ready in wait(list(by_pipe), timeout=max(timeout, 0.0)):
             worker = by_pipe[ready]  # type: ignore[index]
             try:

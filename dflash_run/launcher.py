@@ -1,31 +1,32 @@
 """The launcher: one loop that turns what workers say into the dispatcher's inputs, and its effects into messages.
 
-It is the only caller of the dispatcher, so decisions need no lock. It knows nothing of how workers are run (`crew`) and
-never touches a payload. Times are model seconds: wall seconds times the speed-up.
+It is the only caller of the dispatcher, so decisions need no lock. It knows neither how workers are run (`crew`) nor
+what they are told (`briefing`), and never touches a payload. Times are model seconds: wall seconds times the speed-up.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from dflash_run.crew import Crew, Worker
 from dflash_run.messages import (
-    Alive,
+    Answer,
     Applied,
-    Apply,
-    Compute,
+    Broken,
     Computed,
+    Fenced,
     Forget,
-    FromWorker,
     Gone,
+    Grouped,
     Open,
-    Ready,
+    Question,
+    Quiet,
     Received,
-    Train,
+    Refused,
 )
-from dflash_sim.service import ServiceTimes
-from dflash_sim.simulator import copies
+from dflash_run.recovery import Lost, Outcome, Recovery, Regrouped
 from policies.dispatcher import NOTHING, Dispatcher
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Recompute, Release, Step
 from policies.ledger import RECEIVED
@@ -33,8 +34,10 @@ from reports.observer import Log
 
 _TICK_S: Final = 0.1
 """Longest wait for a message: how soon a signal or the watchdog is heard."""
-_START_S: Final = 60.0
-"""How long workers may take to start."""
+_REFUSALS: Final = 3
+"""How often a batch may arrive spoilt before its target is given up."""
+
+Posts = Iterable[tuple[Worker, object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,22 +48,80 @@ class Limits:
     """Model seconds."""
     watchdog_s: float = 600.0
     """Wall seconds after which a worker that should compute, and is silent, is given up."""
+    start_s: float = 60.0
+    """Wall seconds that workers may take to start."""
+    close_s: float = 0.0
+    """Wall seconds that a step being applied, and the last checkpoint, may take when the run is stopped."""
+
+
+class Briefing(Protocol):
+    """What the workers of one kind of run are told, and what becomes of their reports."""
+
+    def assign(self, target: int, batch: int) -> object:
+        """The message to a target that is to compute a batch."""
+        ...
+
+    def deliver(self, effect: Deliver) -> object:
+        """The message to a drafter that is to fetch and train."""
+        ...
+
+    def apply(self, effect: Step) -> object:
+        """The message to each drafter that is to apply a step."""
+        ...
+
+    def forget(self, batch: int) -> object | None:
+        """The batch's hidden states were received: the message to its target, if it needs one."""
+        ...
+
+    def gone(self, batch: int) -> None:
+        """The batch's hidden states are of no use to anybody any more."""
+        ...
+
+    def loader(self, batch: int) -> float:
+        """Model seconds that the loader takes for a batch."""
+        ...
+
+    def heard(self, worker: Worker, message: object) -> None:
+        """Everything that workers say."""
+        ...
+
+    def openers(self) -> Posts:
+        """Messages before t = 0; each is answered by one `Answer`."""
+        ...
+
+    def committed(self, step: int, batches: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
+        """Messages after a commit; `drafters` live."""
+        ...
+
+    def closers(self, drafters: tuple[int, ...], settled: bool) -> Posts:
+        """Messages after the end, answered likewise. `settled`: no step was being applied."""
+        ...
+
+
+@dataclass
+class _Applying:
+    """A step on its way."""
+
+    batches: tuple[int, ...]
+    waiting: set[int]
+    """Drafters that have not applied it."""
+    applied: bool = False
+    """Whether somebody has."""
 
 
 class Launcher:
-    """One rehearsal. Call `run` once."""
+    """One run. Call `run` once."""
 
     def __init__(
         self,
         *,
         dispatcher: Dispatcher,
-        times: ServiceTimes,
+        briefing: Briefing,
         log: Log,
         batches: int,
         crew: Crew,
-        drop: Callable[[int], None],
+        stores: Path,
         speedup: float = 1.0,
-        placement: str | None = None,
         limits: Limits | None = None,
         watch: Callable[[float], None] | None = None,
         interrupted: Callable[[], bool] = lambda: False,
@@ -68,28 +129,37 @@ class Launcher:
         self.failures: list[str] = []
         """Workers that failed, why, and what they were at."""
         self._dispatcher = dispatcher
-        self._times = times
+        self._briefing = briefing
         self._log = log
         self._batches = batches
         self._crew = crew
-        self._drop = drop
         self._speedup = speedup
-        self._placement = placement
         self._limits = limits or Limits()
         self._watch = watch
-        self._drafters = len(dispatcher.dispatch.consumers)
+        self._interrupted = interrupted
+        self._grouped = len(dispatcher.windows[0].members) > 1
+        """Whether drafters apply steps together."""
+        self._recovery = Recovery(self._ask_drafter, stores)
+        self._held: list[tuple[Worker, object]] = []
+        """Messages to drafters that wait for their group to be whole again."""
+        self._late: list[int] = []
+        """Lost targets of which the dispatcher hears when no step is being applied."""
         self._start = 0.0
         self._now = 0.0
         self._next = 0
         self._load_at: float | None = None
         """Model time at which the loader has its next batch."""
-        self._applying: dict[int, Sequence[int]] = {}
-        """The batches of each step that is being applied."""
+        self._applying: dict[int, _Applying] = {}
+        self._refusals: dict[int, int] = {}
+        self._sources: dict[int, int] = {}
+        self._stopping: tuple[str, float] | None = None
+        """Why the run is to be stopped, and until when a step being applied may take, by the wall."""
+        self._owing: dict[Worker, int] = {}
+        """Answers that each worker owes."""
         self._heard: dict[Worker, float] = {}
         """When each live worker said something last, by the wall."""
         self._lost_early: dict[Worker, str] = {}
-        """Workers that were gone before they said that they had started."""
-        self._interrupted = interrupted
+        """Workers that were gone before the run began."""
 
     def run(self) -> float:
         """Run to the end; returns the time then."""
@@ -99,6 +169,7 @@ class Launcher:
         while self._dispatcher.ended is None:
             self._turn()
         self._log.flush()
+        self._close()
         return self._now
 
     # The loop -------------------------------------------------------------------------------------------------------
@@ -123,88 +194,245 @@ class Launcher:
         if self._load_at is not None and self._load_at <= self._now:
             self._load()
         at_s = self._limits.at_s
-        if self._dispatcher.ended is None and self._interrupted():
-            self._tell("stop", "interrupted")
-        elif self._dispatcher.ended is None and at_s is not None and self._now > at_s:
+        if self._stopping is None and self._interrupted():
+            self._stop("interrupted")
+        elif self._stopping is None and at_s is not None and self._now > at_s:
             self._now = at_s
-            self._tell("stop", "at_s")
-        else:
-            self._check_silence()
+            self._stop("at_s")
+        self._check_silence()
+        if self._stopping is not None:
+            self._stop(self._stopping[0])
+
+    def _stop(self, reason: str) -> None:
+        """End the run; where a checkpoint follows, the step that is being applied is waited for."""
+        if self._stopping is None:
+            self._stopping = (reason, time.monotonic() + self._limits.close_s)
+        if not self._applying or time.monotonic() >= self._stopping[1]:
+            self._tell("stop", reason)
 
     def _patience(self) -> float:
         waits = [_TICK_S]
         for due in (self._load_at, self._limits.at_s):
             if due is not None:
                 waits.append((due - self._clock()) / self._speedup)
-        return max(min(waits), 0.0)
+        return max(min(waits), 0.0) if self._stopping is None else 0.01
 
     def _clock(self) -> float:
         return max((time.monotonic() - self._start) * self._speedup, self._now)
 
+    # The start and the end ------------------------------------------------------------------------------------------
+
     def _assemble(self) -> None:
-        """Wait until every worker has started: that is t = 0."""
+        """Wait until every worker has started and is prepared: that is t = 0."""
         dispatcher = self._dispatcher
-        missing = {("target", t) for t in dispatcher.targets} | {("drafter", d) for d in dispatcher.dispatch.consumers}
-        until = time.monotonic() + _START_S
-        while missing and time.monotonic() < until and not self._interrupted():
+        workers = [("target", t) for t in dispatcher.targets]
+        workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
+        self._owing = dict.fromkeys(workers, 1)
+        until = time.monotonic() + self._limits.start_s
+        for worker in self._await(until):
+            self._lost_early[worker] = f"did not start within {self._limits.start_s:.0f} s"
+            self._heard[worker] = time.monotonic()
+        drafters = [d for d in dispatcher.dispatch.consumers if ("drafter", d) not in self._lost_early]
+        if self._grouped and len(drafters) > 1:
+            group = self._recovery.first_group(drafters)
+            for drafter in drafters:
+                self._send(("drafter", drafter), group)
+        for worker, message in self._briefing.openers():
+            self._send(worker, message)
+        for worker in self._await(until):
+            self._lost_early[worker] = f"was not prepared within {self._limits.start_s:.0f} s"
+
+    def _await(self, until: float, patient: bool = False) -> list[Worker]:
+        """Wait for answers; returns the workers that still owe some. Whoever is gone owes nothing.
+
+        An interrupt ends the waiting, unless it is to be `patient`: then nobody is late.
+        """
+        while self._owing and time.monotonic() < until:
+            if self._interrupted() and not patient:
+                self._owing = {}
             for worker, message in self._crew.receive(_TICK_S):
-                missing.discard(worker)
+                self._heard[worker] = time.monotonic()
+                self._answered(worker, message)
+                self._briefing.heard(worker, message)
                 if isinstance(message, Gone):
                     self._lost_early[worker] = message.why
-                self._heard[worker] = time.monotonic()
-        for worker in missing:
-            self._lost_early[worker] = f"did not start within {_START_S:.0f} s"
-            self._heard[worker] = time.monotonic()
+        return list(self._owing)
+
+    def _answered(self, worker: Worker, message: object) -> None:
+        if isinstance(message, Gone):
+            self._owing.pop(worker, None)
+        elif isinstance(message, Answer) and worker in self._owing:
+            self._owing[worker] -= 1
+            if not self._owing[worker]:
+                del self._owing[worker]
+
+    def _send(self, worker: Worker, message: object) -> None:
+        """Post a message; a question is owed an answer from now on."""
+        if isinstance(message, Question):
+            self._owing[worker] = self._owing.get(worker, 0) + 1
+        self._crew.post(worker, message)
 
     def _begin(self) -> None:
         dispatcher = self._dispatcher
         for worker, why in sorted(self._lost_early.items()):
-            self._lose(worker, why)
+            if worker in self._heard:
+                self._lose(worker, why)
         for target in list(dispatcher.targets):
             self._tell("target_ready", target)
         for drafter in list(dispatcher.dispatch.consumers):
-            self._crew.post(("drafter", drafter), Open(dispatcher.windows[drafter].step))
+            self._post(drafter, Open(dispatcher.windows[drafter].step))
             self._tell("drafter_ready", drafter)
         if dispatcher.ended is None:
             self._load_next()
 
+    def _close(self) -> None:
+        """After the end: what is still to be asked of the drafters, a last checkpoint for instance."""
+        if not self._limits.close_s:
+            return
+        self._lost_early.clear()
+        live = tuple(self._drafters())
+        for worker, message in self._briefing.closers(live, not self._applying):
+            self._send(worker, message)
+        self._owing = {worker: owed for worker, owed in self._owing.items() if worker in self._heard}
+        asked = list(self._owing)
+        for worker in self._await(time.monotonic() + self._limits.close_s, patient=True):
+            self.failures.append(f"{_named(worker)}: did not close within {self._limits.close_s:g} s")
+        self.failures += [f"{_named(it)}: {self._lost_early[it]}, at the end" for it in asked if it in self._lost_early]
+
     # What workers say -----------------------------------------------------------------------------------------------
 
-    def _hear(self, worker: Worker, message: FromWorker) -> None:
+    def _hear(self, worker: Worker, message: object) -> None:
+        self._briefing.heard(worker, message)
+        self._answered(worker, message)
         role, number = worker
         match message:
             case Computed(batch=batch) if role == "target":
-                self._tell("offer", number, batch)
+                if self._dispatcher.computing[number] == batch:
+                    self._tell("offer", number, batch)
             case Computed(batch=batch) if self._is_training(number, batch):
                 self._tell("computed", number, batch)
             case Received(batch=batch) if self._dispatcher.is_fetching(number, batch):
                 self._tell("received", number, batch)
+            case Refused(batch=batch, why=why) if self._dispatcher.is_fetching(number, batch):
+                self._refuse(number, batch, why)
             case Applied(step=step) if step in self._applying:
-                self._commit(step)
+                self._applied(number, step)
+            case Fenced(target=target):
+                self._conclude(self._recovery.fenced(number, target))
+            case Quiet(epoch=epoch, applied=applied):
+                self._recovery.quiet(number, epoch, applied)
+            case Grouped(epoch=epoch):
+                self._conclude(self._recovery.grouped(number, epoch))
+            case Broken(epoch=epoch) if epoch == self._recovery.epoch and not self._recovery.regrouping:
+                self._conclude(self._recovery.regroup((), self._drafters()))
             case Gone(why=why):
                 self._lose(worker, why)
-            case Computed() | Received() | Applied() | Alive() | Ready():
-                pass  # said before it heard of a loss, or after another drafter had said the same
 
     def _is_training(self, drafter: int, batch: int) -> bool:
         dispatcher = self._dispatcher
         return dispatcher.ledger.place(batch) == RECEIVED and batch in dispatcher.windows[drafter].holding(drafter)
 
+    def _drafters(self) -> list[int]:
+        """Those that live."""
+        return sorted(number for role, number in self._heard if role == "drafter")
+
+    def _applied(self, drafter: int, step: int) -> None:
+        """A step is committed when all that live have applied it: else its weights could still be lost."""
+        told = self._applying[step]
+        told.applied = True
+        told.waiting.discard(drafter)
+        self._commit_if_applied(step)
+
+    def _commit_if_applied(self, step: int) -> None:
+        told = self._applying[step]
+        if told.applied and not told.waiting:
+            self._commit(step)
+
     def _commit(self, step: int) -> None:
-        self._tell("commit", step, tuple(self._applying.pop(step)))
+        batches = self._applying.pop(step).batches
+        self._tell("commit", step, batches)
+        for worker, message in self._briefing.committed(step, batches, tuple(self._drafters())):
+            self._post(worker[1], message)
+        self._tell_late()
+
+    def _refuse(self, drafter: int, batch: int, why: str) -> None:
+        """What arrived was spoilt: it is computed again, but not for ever."""
+        self._refusals[batch] = self._refusals.get(batch, 0) + 1
+        self._tell("refused", drafter, batch)
+        target = ("target", self._sources[batch])
+        if self._refusals[batch] >= _REFUSALS and target in self._heard:
+            self._crew.abandon(target)
+            self._lose(target, f"its batch {batch} was refused {_REFUSALS} times: {why}")
+
+    # Losses ---------------------------------------------------------------------------------------------------------
 
     def _lose(self, worker: Worker, why: str, reason: str | None = None) -> None:
         """A worker is gone. `reason` ends the run if it was the last of its role."""
         del self._heard[worker]
+        self._owing.pop(worker, None)
         role, number = worker
-        self.failures.append(f"{role}/{number}: {why}{self._at_hand(worker)}")
+        self.failures.append(f"{_named(worker)}: {why}{self._at_hand(worker)}")
         if self._dispatcher.ended is not None:
             return
-        live = self._dispatcher.targets if role == "target" else self._dispatcher.dispatch.consumers
-        if reason is not None and list(live) == [number]:
+        if reason is not None and not any(role == other for other, _ in self._heard):
+            self._tell_unsaid()
             self._tell("stop", reason)
+        elif role == "target":
+            self._conclude(self._recovery.target_lost(number, self._drafters()))
         else:
-            self._tell(f"{role}_lost", number)
+            self._lose_drafter(number)
+
+    def _lose_drafter(self, drafter: int) -> None:
+        for step, told in list(self._applying.items()):
+            told.waiting.discard(drafter)
+            if told.applied:
+                self._commit_if_applied(step)
+        if self._dispatcher.ended is not None:
+            return
+        if self._grouped and self._drafters():
+            self._conclude(self._recovery.regroup((drafter,), self._drafters()))
+            return
+        self._applying = {step: told for step, told in self._applying.items() if told.waiting}
+        self._tell("drafter_lost", drafter)
+        self._conclude(self._recovery.drafter_gone(drafter))
+
+    def _conclude(self, outcomes: list[Outcome]) -> None:
+        """What was asked of the survivors is answered."""
+        for outcome in outcomes:
+            match outcome:
+                case Lost(target=target):
+                    self._late.append(target)
+                case Regrouped(gone=gone, applied=applied):
+                    self._regrouped(gone, applied)
+        self._tell_late()
+
+    def _regrouped(self, gone: tuple[int, ...], applied: int) -> None:
+        under_way = list(self._applying)  # the loss itself may complete a step: that one has just begun
+        for drafter in gone:
+            self._tell("drafter_lost", drafter)
+        for step in under_way:
+            if step <= applied:
+                self._commit(step)
+            else:
+                del self._applying[step]
+                self._tell("abandon", step)
+        held, self._held = self._held, []
+        for worker, message in held:
+            if worker in self._heard:
+                self._send(worker, message)
+
+    def _tell_late(self) -> None:
+        """A lost target may end the run: not before the step that is being applied is committed."""
+        while self._late and not self._applying:
+            self._tell("target_lost", self._late.pop(0))
+
+    def _tell_unsaid(self) -> None:
+        """The run ends before the survivors have answered: what is lost is lost all the same."""
+        targets, drafters = self._recovery.unsaid()
+        for target in (*self._late, *targets):
+            self._tell("target_lost", target)
+        for drafter in drafters:
+            self._tell("drafter_lost", drafter)
 
     def _at_hand(self, worker: Worker) -> str:
         role, number = worker
@@ -214,11 +442,22 @@ class Launcher:
         hand = self._dispatcher.windows[number].holding(number)
         return f", at batch {hand[0]}" if hand else ""
 
+    def _has_work(self, worker: Worker) -> bool:
+        """Whether it should say something: not while it waits for others with what it took ahead."""
+        role, number = worker
+        if role == "target":
+            return self._dispatcher.computing[number] != NOTHING
+        if self._recovery.awaits(number) or any(number in told.waiting for told in self._applying.values()):
+            return True
+        part = self._dispatcher.windows[number].parts[number]
+        fetching = any(self._dispatcher.is_fetching(number, batch) for batch in part.ahead)
+        return worker in self._owing or bool(part.taken) or fetching
+
     def _check_silence(self) -> None:
         """A worker that computes says so; one that is silent for too long hangs."""
         limit = time.monotonic() - self._limits.watchdog_s
-        for worker, heard in list(self._heard.items()):
-            if heard < limit and self._at_hand(worker) and self._dispatcher.ended is None:
+        for worker in list(self._heard):
+            if self._heard[worker] < limit and self._dispatcher.ended is None and self._has_work(worker):
                 self._crew.abandon(worker)
                 self._lose(worker, f"silent for {self._limits.watchdog_s:g} s", "watchdog")
 
@@ -236,31 +475,50 @@ class Launcher:
             self._open_next(arguments[0])
 
     def _carry_out(self, effect: Effect) -> None:
-        post, wall = self._crew.post, 1 / self._speedup
         match effect:
             case Assign(target=target, batch=batch):
                 self._heard_of(("target", target))
-                post(("target", target), Compute(batch, self._times.target(target, batch) * wall))
-            case Deliver(drafter=drafter, batch=batch, step=step):
+                self._crew.post(("target", target), self._briefing.assign(target, batch))
+            case Deliver(drafter=drafter, batch=batch, source=source):
                 self._heard_of(("drafter", drafter))
-                copy_s, seconds = self._copy_seconds(effect), self._times.drafter(drafter, batch)
-                post(("drafter", drafter), Train(batch, step, copy_s * wall, seconds * wall))
+                self._sources[batch] = source
+                self._post(drafter, self._briefing.deliver(effect))
             case Release(target=target, batch=batch):
-                post(("target", target), Forget(batch))
+                message = self._briefing.forget(batch)
+                if message is not None:
+                    self._crew.post(("target", target), message)
             case Recall(drafter=drafter, batch=batch):
-                post(("drafter", drafter), Forget(batch))
+                self._post(drafter, Forget(batch))
             case Recompute(batch=batch):
-                self._drop(batch)
-            case Step(step=step, drafters=drafters, batches=batches):
-                self._applying[step] = batches
-                seconds = self._times.step(step) * wall
-                for drafter in drafters:
-                    post(("drafter", drafter), Apply(step, seconds))
+                self._briefing.gone(batch)
+            case Step():
+                self._apply(effect)
             case Drop(step=step):
                 self._applying.pop(step, None)
                 self._open_next(step)
             case Loaded():
                 self._load_next()
+
+    def _apply(self, effect: Step) -> None:
+        if self._stopping is not None:
+            return  # the run ends before it
+        self._applying[effect.step] = _Applying(effect.batches, set(effect.drafters))
+        message = self._briefing.apply(effect)
+        for drafter in effect.drafters:
+            self._heard_of(("drafter", drafter))
+            self._post(drafter, message)
+
+    def _post(self, drafter: int, message: object) -> None:
+        """To a drafter; while its group is rebuilt it hears of nothing else."""
+        if self._recovery.regrouping:
+            self._held.append((("drafter", drafter), message))
+        else:
+            self._send(("drafter", drafter), message)
+
+    def _ask_drafter(self, drafter: int, message: object) -> None:
+        """Send what the recovery asks; nothing holds it up."""
+        self._heard_of(("drafter", drafter))
+        self._send(("drafter", drafter), message)
 
     def _heard_of(self, worker: Worker) -> None:
         """It has work from now on: its silence counts from here."""
@@ -270,12 +528,7 @@ class Launcher:
     def _open_next(self, step: int) -> None:
         window = self._dispatcher.windows[step % len(self._dispatcher.windows)]
         for drafter in window.members:
-            self._crew.post(("drafter", drafter), Open(window.step))
-
-    def _copy_seconds(self, effect: Deliver) -> float:
-        reader = self._dispatcher.dispatch.lanes[effect.lane].reader
-        copied = copies(self._placement, effect, reader, self._drafters)
-        return self._times.transfer(effect.batch) if copied else 0.0
+            self._post(drafter, Open(window.step))
 
     # The loader -----------------------------------------------------------------------------------------------------
 
@@ -284,7 +537,7 @@ class Launcher:
         if self._next >= self._batches:
             self._tell("loader_done")
             return
-        seconds = self._times.loader(self._next)
+        seconds = self._briefing.loader(self._next)
         if seconds > 0:
             self._load_at = self._now + seconds
         else:
@@ -293,9 +546,13 @@ class Launcher:
     def _load(self) -> None:
         """The next batch is ready, and those that take no time with it."""
         self._load_at = None
-        batch, loader = self._next, self._times.loader
+        batch, loader = self._next, self._briefing.loader
         end = batch + 1
         while end < self._batches and loader(end) <= 0:
             end += 1
         self._next = end
         self._tell("load", batch, end - batch)
+
+
+def _named(worker: Worker) -> str:
+    return f"{worker[0]}/{worker[1]}"

@@ -1,7 +1,7 @@
 """The live view of a run: lanes, workers, rate, ETA and verdict, redrawn in place on stderr."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, Group
@@ -20,8 +20,8 @@ _EVERY_S = 0.25
 
 
 @contextmanager
-def live_view(title: str) -> Iterator[Callable[[float, Run], None] | None]:
-    """A function to call with the model time and the run; None where nobody watches."""
+def live_view(title: str) -> Iterator[Callable[..., None] | None]:
+    """A function to call with the model time, the run and, of a training, its figures; None where nobody watches."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None
@@ -29,24 +29,36 @@ def live_view(title: str) -> Iterator[Callable[[float, Run], None] | None]:
     shown = 0.0
     with Live(console=console, transient=True, auto_refresh=False) as live:
 
-        def watch(now: float, run: Run) -> None:
+        def watch(now: float, run: Run, figures: Mapping[str, float] | None = None) -> None:
             nonlocal shown
             if time.monotonic() - shown >= _EVERY_S:
                 shown = time.monotonic()
-                live.update(view(title, now, run), refresh=True)
+                live.update(view(title, now, run, figures or {}), refresh=True)
 
         yield watch
 
 
-def view(title: str, now: float, run: Run) -> Group:
+def view(title: str, now: float, run: Run, figures: Mapping[str, float]) -> Group:
     """What is to be seen of a run at model time `now`."""
     metrics = run.metrics
+    learned = [Text(_learned(figures))] if figures else []
     return Group(
         Text(f"{title} · {duration(now)} · {_trained(run)}", style="bold"),
         Text.from_markup(_rate_and_eta(now, run)),
         Text(f"lanes {lanes(metrics)}"),
+        *learned,
         _workers(now, metrics),
     )
+
+
+def _learned(figures: Mapping[str, float]) -> str:
+    names = {
+        "loss": "loss {:.3f}",
+        "expected_accepted_length": "expected accepted length {:.2f}",
+        "held_out_expected_accepted_length": "held out {:.2f}",
+        "lr": "learning rate {:.1e}",
+    }
+    return " · ".join(text.format(figures[name]) for name, text in names.items() if name in figures)
 
 
 def lanes(metrics: Metrics) -> str:

@@ -2,15 +2,20 @@
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from dflash_run.crew import ProcessCrew, ThreadCrew, Worker
-from dflash_run.launcher import Launcher, Limits
+from dflash_run.launcher import Launcher, Limits, Posts
+from dflash_run.messages import Apply, Compute, Forget, Train
 from dflash_run.payload import PayloadStore
-from dflash_run.worker import Orders
+from dflash_run.worker import Orders, work
 from dflash_sim.interrupts import interruptible
 from dflash_sim.prediction import Run, planned_faults, prepare, trace_writer
 from dflash_sim.records import RECORDS
+from dflash_sim.service import ServiceTimes
+from dflash_sim.simulator import copies
+from policies.effects import Deliver, Step
 from policies.pipeline import Pipeline
 from reports.observer import Log
 
@@ -35,17 +40,17 @@ def rehearse(
         writer = stack.enter_context(trace_writer(folder, "rehearsal", run, every_s=2.0))
         store = PayloadStore(folder / "payloads")
         stack.callback(store.clear)
-        crew = CREWS[driver](_orders(pipeline, folder))
+        jobs = {worker: partial(work, worker[0], orders=told) for worker, told in _orders(pipeline, folder).items()}
+        crew = CREWS[driver](jobs)
         stack.callback(crew.close)
         launcher = Launcher(
             dispatcher=run.dispatcher,
-            times=run.times,
+            briefing=RehearsalBriefing(run, store, speedup),
             log=Log(*run.observers(), writer),
             batches=run.plan.count,
             crew=crew,
-            drop=store.drop,
+            stores=folder,
             speedup=speedup,
-            placement=pipeline.dispatch.placement,
             limits=Limits(at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s),
             interrupted=interrupted,
             watch=None if watch is None else lambda now: watch(now, run),
@@ -55,6 +60,52 @@ def rehearse(
         writer.finish(end)
     run.failures.extend(launcher.failures)
     return run
+
+
+class RehearsalBriefing:
+    """Workers of a rehearsal are told how long to sleep."""
+
+    def __init__(self, run: Run, store: PayloadStore, speedup: float) -> None:
+        assert run.times is not None, "a rehearsal has times"
+        self._times: ServiceTimes = run.times
+        self._store = store
+        self._wall = 1 / speedup
+        self._placement = run.pipeline.dispatch.placement
+        self._lanes = run.dispatcher.dispatch.lanes
+        self._drafters = run.pipeline.topology.drafters
+
+    def assign(self, target: int, batch: int) -> Compute:
+        return Compute(batch, self._times.target(target, batch) * self._wall)
+
+    def deliver(self, effect: Deliver) -> Train:
+        copied = copies(self._placement, effect, self._lanes[effect.lane].reader, self._drafters)
+        copy_s = self._times.transfer(effect.batch) if copied else 0.0
+        seconds = self._times.drafter(effect.drafter, effect.batch)
+        return Train(effect.batch, effect.step, copy_s * self._wall, seconds * self._wall)
+
+    def apply(self, effect: Step) -> Apply:
+        return Apply(effect.step, self._times.step(effect.step) * self._wall)
+
+    def forget(self, batch: int) -> Forget:
+        return Forget(batch)
+
+    def gone(self, batch: int) -> None:
+        self._store.drop(batch)
+
+    def loader(self, batch: int) -> float:
+        return self._times.loader(batch)
+
+    def heard(self, worker: Worker, message: object) -> None:
+        """Nothing is reported."""
+
+    def openers(self) -> Posts:
+        return ()
+
+    def committed(self, step: int, batches: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
+        return ()
+
+    def closers(self, drafters: tuple[int, ...], settled: bool) -> Posts:
+        return ()
 
 
 def _orders(pipeline: Pipeline, folder: Path) -> dict[Worker, Orders]:

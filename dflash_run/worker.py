@@ -16,13 +16,17 @@ from dflash_run.messages import (
     Apply,
     Compute,
     Computed,
+    Fence,
+    Fenced,
     Finish,
     Forget,
-    FromWorker,
+    Group,
+    Grouped,
     Open,
+    Quiesce,
+    Quiet,
     Ready,
     Received,
-    ToWorker,
     Train,
 )
 from dflash_run.payload import PayloadMissing, PayloadStore
@@ -41,11 +45,11 @@ class InjectedCrash(RuntimeError):
 class Mail(Protocol):
     """A worker's connection to the launcher."""
 
-    def get(self, timeout: float | None) -> ToWorker | None:
+    def get(self, timeout: float | None) -> object | None:
         """The next message; None when `timeout` seconds have passed without one (None waits for ever)."""
         ...
 
-    def send(self, message: FromWorker) -> None: ...
+    def send(self, message: object) -> None: ...
 
 
 class Records:
@@ -103,7 +107,7 @@ class _Loop:
         finally:
             self.records.close()
 
-    def handle(self, message: ToWorker) -> None:
+    def handle(self, message: object) -> None:
         raise NotImplementedError
 
     def deadline(self) -> float:
@@ -148,7 +152,7 @@ class Target(_Loop):
         self._batch = -1
         self._until = _NEVER
 
-    def handle(self, message: ToWorker) -> None:
+    def handle(self, message: object) -> None:
         match message:
             case Compute(batch=batch, seconds=seconds):
                 self.take()
@@ -182,8 +186,10 @@ class Drafter(_Loop):
         self._trained = _NEVER
         self._applying = -1
         self._applied = _NEVER
+        self._last = -1
+        """The step that it applied last."""
 
-    def handle(self, message: ToWorker) -> None:
+    def handle(self, message: object) -> None:
         match message:
             case Train(batch=batch):
                 self.take()
@@ -198,6 +204,14 @@ class Drafter(_Loop):
                 self._applying, self._applied = step, time.monotonic() + seconds
             case Forget(batch=batch):
                 self._forget(batch)
+            case Fence(target=target):
+                self.mail.send(Fenced(target))
+            case Quiesce(epoch=epoch):
+                self._applied = _NEVER
+                self.mail.send(Quiet(epoch, self._last))
+            case Group(epoch=epoch, step=step):
+                self._last = max(self._last, step)
+                self.mail.send(Grouped(epoch))
 
     def deadline(self) -> float:
         return min(self._copied, self._trained, self._applied, *self._missing.values())
@@ -208,7 +222,7 @@ class Drafter(_Loop):
         if self._trained <= now:
             self._finish_batch()
         if self._applied <= now:
-            self._applied = _NEVER
+            self._applied, self._last = _NEVER, self._applying
             self.mail.send(Applied(self._applying))
         for batch, until in self._missing.items():
             if until <= now:

@@ -59,7 +59,8 @@ class Run:
     metrics: Metrics
     memory: MemoryMeter | None
     """None where the file gives no size of hidden states."""
-    times: ServiceTimes
+    times: ServiceTimes | None
+    """None for a training, whose workers take what time they take."""
     measured: MeasuredTimes | None
     failures: list[str]
     """Workers that failed, and on which batch, in words; known when the run is over."""
@@ -99,6 +100,7 @@ def simulate(
         if trace_in is not None:
             writer = stack.enter_context(trace_writer(trace_in, "simulation", run))
             observers.append(writer)
+        assert run.times is not None, "a simulation has times"
         simulator = Simulator(
             dispatcher=run.dispatcher,
             times=run.times,
@@ -124,19 +126,23 @@ def prepare(
     plan: BatchPlan | None = None,
     seed: int | None = None,
     measured: MeasuredTimes | None = None,
+    timed: bool = True,
 ) -> Run:
-    """All of a run but its driver, which starts from here. Arguments and errors as for `simulate`."""
+    """All of a run but its driver, which starts from here. Arguments and errors as for `simulate`.
+
+    `timed`: false for a training, whose times are nobody's to draw.
+    """
     plan = plan if plan is not None else plan_of(pipeline)
     seed = pipeline.seed if seed is None else seed
     dispatcher = build_dispatcher(pipeline, plan.bucket_names, plan.bucket.tolist())
-    measured = measured if measured is not None else measured_times(pipeline)
+    measured = measured if measured is not None or not timed else measured_times(pipeline)
     return Run(
         pipeline=pipeline,
         plan=plan,
         dispatcher=dispatcher,
         metrics=metrics_for(pipeline, dispatcher, plan),
         memory=memory_for(pipeline, dispatcher, plan),
-        times=draw_times(pipeline, plan, seed, measured),
+        times=draw_times(pipeline, plan, seed, measured) if timed else None,
         measured=measured,
         failures=[],
         seed=seed,

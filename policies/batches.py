@@ -113,6 +113,19 @@ class BatchPlan:
         values |= {"sample_offsets": offsets, "sample_ids": self.sample_ids[: offsets[-1]]}
         return BatchPlan(**values)
 
+    def select(self, batches: Sequence[int] | I64) -> "BatchPlan":
+        """The given batches (numbers, rising) as a plan of their own, with the same buckets."""
+        chosen = np.asarray(batches, np.int64)
+        sizes = self.samples[chosen]
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], sizes)
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name, array in self._arrays().items():
+            if name not in ("sample_ids", "sample_offsets"):
+                values[name] = array[chosen]
+        ids = self.sample_ids[np.repeat(self.sample_offsets[chosen], sizes) + within]
+        return BatchPlan(**(values | {"sample_ids": ids, "sample_offsets": offsets}))
+
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 over all arrays and bucket names, hex: two plans are the same if and only if these are."""

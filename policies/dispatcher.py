@@ -178,6 +178,17 @@ class Dispatcher:
         out.append(Release(self._source[batch], batch))
         return out
 
+    def refused(self, drafter: int, batch: int) -> list[Effect]:
+        """The hidden states did not reach the drafter whole: the batch is computed again, the drafter asks anew."""
+        out = self._begin()
+        self._check_owner(drafter, batch)
+        if self.ledger.place(batch) != TAKEN:
+            raise ProtocolError(f"drafter {drafter} refused batch {batch}, which it is not fetching")
+        self._recall(batch)
+        self._serve()
+        self._settle()
+        return out
+
     def computed(self, drafter: int, batch: int) -> list[Effect]:
         """The drafter has the gradients of a micro-batch of its open step, and room for another batch."""
         out = self._begin()
@@ -192,7 +203,7 @@ class Dispatcher:
         return out
 
     def commit(self, step: int, batches: Iterable[int]) -> list[Effect]:
-        """The step was applied by at least one drafter: its batches are trained, the next one opens."""
+        """Every live drafter of the step applied it: its batches are trained, the next one opens."""
         out = self._begin()
         window = self._applied(step)
         given, expected = tuple(batches), window.applying

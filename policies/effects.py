@@ -168,7 +168,7 @@ class Recompute(_Effect):
 
 
 class Recall(_Effect):
-    """The source died before `batch` was received: the drafter forgets it, and asks for another.
+    """`batch` could not be received (its source died, or it did not arrive whole): the drafter asks for another.
 
     It may have been the one that closed the drafter's part of a step; what was taken ahead keeps its own step.
     """

@@ -31,6 +31,9 @@ _FILES: Final = (
     ("timings", "file"),
     ("model", "warm_start"),
 )
+_NAMES: Final = (("model", "name_or_path"), ("model", "tokenizer"))
+"""Names that are paths where they start so, or where such a folder lies beside the file; else ids of the model hub."""
+_STARTS: Final = ("./", "../", "~/")
 _READ_FILES: Final = (("data", "lengths"), ("timings", "file"))
 """Files that a prediction reads: they must be there."""
 
@@ -146,12 +149,18 @@ def _named(key: object, at: Key, faults: list[Fault]) -> bool:
 def _resolve_paths(mapping: dict[str, object], folder: Path) -> list[Fault]:
     """Make the paths in `mapping` absolute; returns the faults of missing files that a prediction needs."""
     faults = []
-    for section, key in _FILES:
+    for section, key in _FILES + _NAMES:
         inner = mapping.get(section)
         value = inner.get(key) if isinstance(inner, dict) else None
+        if (section, key) in _NAMES and not _is_path(value, folder):
+            continue
         if isinstance(inner, dict) and isinstance(value, str) and value and "\0" not in value:
             inner[key] = os.path.abspath(folder / os.path.expanduser(value))
             if (section, key) in _READ_FILES and not os.path.isfile(inner[key]):
                 rule = "must name a file; paths start at the folder of the pipeline file"
                 faults.append(Fault(f"{section}.{key}", value, rule))
     return faults
+
+
+def _is_path(name: object, folder: Path) -> bool:
+    return isinstance(name, str) and (name.startswith(_STARTS) or ("\0" not in name and os.path.isdir(folder / name)))

@@ -130,8 +130,10 @@ KINDS: Final = (
     _effect(End, "end", reason="extra"),
     Kind("plan", ("batch",), ("batch",), mark=True),
     Kind("finish", (), (), mark=True),
+    _input("refused", drafter="worker", batch="batch"),
 )  # fmt: skip
-"""Every kind, by code. `plan` describes a batch, before all events; `finish` is the end of the record."""
+"""Every kind, by code. `plan` describes a batch, before all events; `finish` is the end of the record.
+New kinds are added at the end, so that older traces keep their codes."""
 
 KIND: Final = {kind.name: kind for kind in KINDS}
 CODE: Final = {kind.name: code for code, kind in enumerate(KINDS)}

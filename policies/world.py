@@ -166,6 +166,7 @@ class World:
         return [
             *(("target_lost", t) for t in self.targets),
             *(("drafter_lost", d) for d in self.live),
+            *(("refused", d, k) for d in self.live for k in range(len(self.fetching[d]))),
             *(("abandon", step) for step in self.applying),
             *([("loader_stops",)] if self.loading is None and not self.loader_done else []),
         ]
@@ -246,6 +247,10 @@ class World:
         effects = self.core.received(drafter, told.batch)
         assert effects == [Release(self.source[told.batch], told.batch)]
         return effects
+
+    def _refused(self, drafter: int, position: int) -> list[Effect]:
+        self.losses += 1
+        return self.core.refused(drafter, self.fetching[drafter][position].batch)
 
     def _computed(self, drafter: int) -> list[Effect]:
         told = self._current(drafter)

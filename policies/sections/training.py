@@ -3,6 +3,7 @@
 from typing import Annotated, Literal
 
 from policies.sections.fields import (
+    Flag,
     Natural,
     Number,
     PathText,
@@ -76,11 +77,13 @@ class Model(Section):
     """The frozen target and the shape of the drafter."""
 
     name_or_path: Text | None = None
-    """The target: a folder, or an id of the model hub."""
+    """The target: a folder, or an id of the model hub. `./` and `../` start at the pipeline file's folder."""
     revision: Text | None = None
     """Commit or tag of a hub id."""
+    random_weights: Flag = False
+    """For measurements: seeded random weights in the shape that the target's config.json gives; none are read."""
     tokenizer: Text | None = None
-    """Folder or id of the tokenizer, or `bytes` for the built-in byte-level one; None: the target's."""
+    """Folder (as name_or_path) or id of the tokenizer, or `bytes` for the built-in one; None: the target's."""
     dtype: Dtype = "bfloat16"
     """The target's weights and compute type."""
     attention: Attention = "sdpa"

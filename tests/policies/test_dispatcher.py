@@ -1174,3 +1174,25 @@ def test_a_loader_that_does_not_wait_is_told_so() -> None:
         core.load(0, count)
         with pytest.raises(ProtocolError, match="cannot load 1 from batch .* on: the feed has not admitted the last"):
             core.load(count, 1)
+
+
+def test_a_batch_that_does_not_arrive_whole_is_computed_again_and_trained_once() -> None:
+    world = World(Setup(targets=1, drafters=1, buckets=(0, 0), prefetch=1))
+    for action in [("load", 2), ("target_ready", 0), ("offer", 0), ("drafter_ready", 0), ("refused", 0, 0)]:
+        world.do(action)
+    assert world.place[0] == FEED
+    world.do(("offer", 0))
+    while world.ended is None:
+        world.do(next(action for action in world.completions() if action[0] != "load"))
+    assert world.ended == "data_exhausted" and world.core.ledger.counts()["trained"] == 2
+
+
+def test_a_batch_that_was_received_cannot_be_refused_any_more() -> None:
+    core = Setup(buckets=(0,)).dispatcher()
+    core.load(0, 1)
+    core.target_ready(0)
+    core.offer(0, 0)
+    core.drafter_ready(0)
+    core.received(0, 0)
+    with pytest.raises(ProtocolError, match="is not fetching"):
+        core.refused(0, 0)

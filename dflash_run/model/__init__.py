@@ -1,0 +1,1 @@
+"""The models of a training: the frozen target and its tapped states, the drafter and its losses."""

@@ -1,0 +1,24 @@
+"""Functions that are compiled once a process, for shapes that change from batch to batch."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final
+
+import torch
+
+_VARIANTS: Final = 64
+"""Variants of a function: one sample or several, one tile or several, windows, documents, with gradients or without."""
+
+
+@cache
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, compiled for the shapes it meets; too many variants are an error, never a quiet fall back.
+
+    Threads must not meet in a compiled function while it is cold: concurrent compilations hang. Give each drafter
+    a process, or run one micro-batch in the main thread first.
+    """
+    from torch._dynamo import config  # takes a second, and is needed on GPUs only
+
+    config.recompile_limit = max(config.recompile_limit, _VARIANTS)
+    result: Callable[..., Any] = torch.compile(function, fullgraph=True)
+    return result

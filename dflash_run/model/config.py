@@ -1,0 +1,56 @@
+"""The target's shape, from its config.json alone: everything that can be refused is refused before weights are read."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from dflash_run.data.faults import refused
+from policies.faults import ABSENT, PipelineError
+from policies.sections.training import Model
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+KEY: Final = "model.name_or_path"
+OFFLINE: Final = "give a folder, or download the id once where there is a network"
+
+
+def unusable(model: Model, rule: str, remedy: str = "") -> PipelineError:
+    """The error of a target that cannot be used."""
+    value = ABSENT if model.name_or_path is None else model.name_or_path
+    return refused(KEY, value, rule, remedy)
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of what a library said."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def target_config(model: Model) -> "PretrainedConfig":
+    """The configuration of the target's language model; reads config.json only.
+
+    Raises PipelineError where there is none, or it is not that of a causal language model that transformers knows.
+    """
+    if model.name_or_path is None:
+        raise unusable(model, "must be given: the target to train for")
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = Path(model.name_or_path)
+    if folder.is_dir() and not (folder / "config.json").is_file():
+        raise unusable(model, "must hold a config.json", "give a folder written by save_pretrained")
+    try:
+        config = AutoConfig.from_pretrained(model.name_or_path, revision=model.revision)
+    except Exception as error:  # whatever a broken file makes the library raise is the user's to repair
+        rule = f"must be a model's folder, or an id that is cached or can be downloaded ({reason_of(error)})"
+        raise unusable(model, rule, OFFLINE) from None
+    if type(config) not in AutoModelForCausalLM._model_mapping:
+        rule = f"must be a causal language model: its config.json says {config.model_type}"
+        raise unusable(model, rule, "give a target that generates text")
+    text: PretrainedConfig = config.get_text_config()
+    return text
+
+
+def check_taps(taps: tuple[int, ...], config: "PretrainedConfig") -> None:
+    """Raise PipelineError where a tap is not a layer of the target."""
+    layers = config.num_hidden_layers
+    if taps[-1] >= layers:
+        raise refused("model.taps", list(taps), f"must be layers of the target: 0 to {layers - 1}")

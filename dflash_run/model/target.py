@@ -1,0 +1,217 @@
+"""The frozen target: runs a batch and keeps the tapped layers' outputs, nothing else.
+
+Layers above the last tap and the head are never loaded. Hooks write each tapped output straight into its columns of
+the caller's buffer, so that at no time more than one layer's states exist beside it.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dflash_run.data.faults import refused
+from dflash_run.model.config import check_taps, reason_of, target_config, unusable
+from dflash_run.model.quiet import quiet
+from dflash_run.model.random_weights import fill_
+from policies.faults import PipelineError
+from policies.sections.training import Model
+
+_NO_WEIGHTS = "for measurements without weights set model.random_weights: true"
+
+
+class TappedTarget:
+    """A causal language model of transformers, frozen, without its head."""
+
+    def __init__(
+        self,
+        model: Model,
+        taps: Sequence[int],
+        devices: Sequence[str | torch.device] = ("cpu",),
+        *,
+        keep_last: bool = False,
+        seed: int = 0,
+    ) -> None:
+        """Load the target onto `devices`: one, or several GPUs over which its layers are spread evenly.
+
+        `taps`: ids of layers, rising; tap l is the output of layer l. `keep_last`: also keep the state that the
+        head would read. `seed`: of random weights. Raises PipelineError for a target that cannot be used.
+
+        Not from several threads at once: while it is built, torch's default dtype is another for all of them.
+        """
+        config = target_config(model)
+        check_taps(tuple(taps), config)
+        self.taps = tuple(taps)
+        self.keep_last = keep_last
+        self.devices = tuple(torch.device(each) for each in devices)
+        self.device = self.devices[0]
+        """Where inputs go and, unless the caller gives a buffer, outputs come."""
+        self.dtype: torch.dtype = getattr(torch, model.dtype)
+        self.layers: int = config.num_hidden_layers
+        """The target's depth, layers that were not loaded included."""
+        self.hidden_size: int = config.hidden_size
+        self.vocab_size: int = config.vocab_size
+        loaded = config if keep_last else first_layers(config, self.taps[-1] + 1)
+        load = _random if model.random_weights else _pretrained
+        self.module = load(model, loaded, self.devices, self.dtype, seed).eval().requires_grad_(False)
+        self._blocks = _layers_of(self.module, model)
+        if not keep_last:
+            self.module.norm = nn.Identity()  # of a state that nobody reads
+
+    @property
+    def width(self) -> int:
+        """Columns of the output: taps × hidden size, and one hidden size more with `keep_last`."""
+        return (len(self.taps) + self.keep_last) * self.hidden_size
+
+    @torch.no_grad()
+    def run(self, input_ids: Tensor, lengths: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        """The states of a batch: [B, S, width] in the target's dtype, taps side by side, then the last state.
+
+        `input_ids`: integers [B, S], padded on the right; attention is causal, so that padding changes nothing
+        before it. `lengths`: integers [B] on the CPU; states beyond them come out as zeros (None: whatever the
+        padding gives). `out`: where to write, on any device; a pinned host buffer is written asynchronously, so
+        synchronise before reading. Raises ValueError for an `out` of another shape or dtype.
+        """
+        shape = (*input_ids.shape, self.width)
+        if out is None:
+            out = torch.empty(shape, dtype=self.dtype, device=self.device)
+        elif out.shape != shape or out.dtype != self.dtype:
+            raise ValueError(f"out must be {self.dtype} {shape}, not {out.dtype} {tuple(out.shape)}")
+        size = self.hidden_size
+        columns = [out[..., at : at + size] for at in range(0, self.width, size)]
+        padding = _padding(input_ids, lengths, self.device)
+        with self._hooked(columns, padding):
+            last = self.module(input_ids=input_ids.to(self.device), use_cache=False).last_hidden_state
+        if self.keep_last:
+            _keep(columns[-1], last, padding)
+        return out
+
+    @contextmanager
+    def _hooked(self, columns: Sequence[Tensor], padding: Tensor | None) -> Iterator[None]:
+        """While it lasts, each tapped layer's output is copied into its columns."""
+
+        def hook(column: Tensor, module: nn.Module, args: object, output: Any) -> None:
+            _keep(column, output[0] if isinstance(output, tuple) else output, padding)
+
+        handles = [
+            self._blocks[tap].register_forward_hook(partial(hook, column))
+            for tap, column in zip(self.taps, columns, strict=False)
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _padding(input_ids: Tensor, lengths: Tensor | None, device: torch.device) -> Tensor | None:
+    """bool[B, S, 1] on `device`, true beyond each length; None where there is no padding."""
+    slots = input_ids.shape[1]
+    if lengths is None or int(lengths.min()) >= slots:
+        return None
+    return torch.arange(slots, device=device)[None, :, None] >= lengths.to(device)[:, None, None]
+
+
+def _keep(column: Tensor, states: Tensor, padding: Tensor | None) -> None:
+    if padding is not None:
+        states = states.masked_fill(padding.to(states.device), 0)
+    column.copy_(states, non_blocking=True)
+
+
+def first_layers(config: Any, count: int) -> Any:
+    """A copy of a configuration that has the first `count` layers only."""
+    config = copy.deepcopy(config)
+    config.num_hidden_layers = count
+    if getattr(config, "layer_types", None) is not None:
+        config.layer_types = config.layer_types[:count]
+    return config
+
+
+def _layers_of(module: nn.Module, model: Model) -> nn.ModuleList:
+    layers = getattr(module, "layers", None)
+    if not isinstance(layers, nn.ModuleList) or not hasattr(module, "norm"):
+        raise unusable(model, f"is a {type(module).__name__}, whose layers are not known", "give a Llama or Qwen model")
+    return layers
+
+
+def _pretrained(
+    model: Model, config: Any, devices: Sequence[torch.device], dtype: torch.dtype, seed: int
+) -> nn.Module:
+    import transformers
+
+    auto: Any = transformers.AutoModel
+    try:
+        with quiet():
+            module, found = auto.from_pretrained(
+                model.name_or_path,
+                revision=model.revision,
+                config=config,
+                dtype=dtype,
+                attn_implementation=model.attention,
+                device_map=_spread(config, devices) if len(devices) > 1 else None,
+                use_safetensors=True,
+                output_loading_info=True,
+            )
+    except ImportError as error:
+        raise _attention(model, error) from None
+    except (OSError, ValueError, RuntimeError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        rule = f"must hold weights that can be loaded ({reason_of(error)})"
+        raise unusable(model, rule, f"give a complete folder with safetensors; {_NO_WEIGHTS}") from None
+    lacking = sorted(found["missing_keys"]) or sorted(map(str, found["mismatched_keys"]))
+    if lacking:
+        rule = f"must hold every weight of the target: {lacking[0]} is missing or has another shape"
+        raise unusable(model, rule, f"give a complete folder; {_NO_WEIGHTS}")
+    placed: nn.Module = module if len(devices) > 1 else module.to(devices[0])
+    return placed
+
+
+def _random(model: Model, config: Any, devices: Sequence[torch.device], dtype: torch.dtype, seed: int) -> nn.Module:
+    """The target's shape with random weights; built on the first device in its dtype, whatever its size."""
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    auto: Any = transformers.AutoModel
+    try:
+        with devices[0], no_init_weights():
+            module: nn.Module = auto.from_config(config, dtype=dtype, attn_implementation=model.attention)
+    except ImportError as error:
+        raise _attention(model, error) from None
+    for name, parameter in module.named_parameters():
+        fill_(parameter, name, seed, config.initializer_range)
+    if len(devices) > 1:
+        from accelerate import dispatch_model
+
+        module = dispatch_model(module, _spread(config, devices))
+    return module
+
+
+def _attention(model: Model, error: ImportError) -> PipelineError:
+    return refused("model.attention", model.attention, f"needs a package ({reason_of(error)})", "sdpa needs none")
+
+
+def _spread(config: Any, devices: Sequence[torch.device]) -> dict[str, Any]:
+    """Module → device: layers in order, evenly; what comes before them with the first, what comes after with the last.
+
+    Which modules there are only the model's class says: an empty one is built to ask it.
+    """
+    import transformers
+
+    auto: Any = transformers.AutoModel
+    with torch.device("meta"):
+        skeleton: nn.Module = auto.from_config(config)
+    places: dict[str, Any] = {}
+    at = devices[0]
+    for name, child in skeleton.named_children():
+        if name == "layers":
+            count = len(list(child.children()))
+            for index in range(count):
+                at = devices[index * len(devices) // count]
+                places[f"layers.{index}"] = at
+        else:
+            places[name] = devices[0] if any(True for _ in child.buffers()) else at
+    return places

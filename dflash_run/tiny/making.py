@@ -1,0 +1,40 @@
+"""Makes the folder of a tiny training: `target/` and `data.jsonl`."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from dflash_run.model.quiet import quiet
+from dflash_run.tiny.sizes import Sizes
+from dflash_run.tiny.source import standard_library
+from dflash_run.tiny.target import Told, answers, train_target
+
+
+def make_tiny(folder: Path, sizes: Sizes, *, seed: int = 0, told: Told = print) -> None:
+    """Train the target, save it in `folder`/target, and write its answers to `folder`/data.jsonl (conversations).
+
+    `told` hears of progress. The same sizes, seed, library sources and torch give the same files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    text = standard_library(sizes.source)
+    model = train_target(text, sizes, seed, told)
+    with quiet():
+        model.save_pretrained(folder / "target")
+    lines = [_line(prompt, answer) for prompt, answer in answers(model, text, sizes, seed, told)]
+    _write(folder / "data.jsonl", "".join(lines))
+    told(f"{folder}: target and {len(lines)} samples")
+
+
+def _line(prompt: str, answer: str) -> str:
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
+    return json.dumps({"messages": messages}) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    """The file appears whole or not at all."""
+    handle, unfinished = tempfile.mkstemp(prefix=".", dir=path.parent)
+    with open(handle, "w", encoding="utf-8") as stream:
+        stream.write(text)
+    os.chmod(unfinished, 0o644)
+    os.replace(unfinished, path)

@@ -1,0 +1,1 @@
+"""Training a drafter: micro-batches, gradient sums, optimizer steps."""

@@ -1,0 +1,71 @@
+"""What targets and drafters of a training have alike: device, samples, slots, records, failures on order."""
+
+import time
+from pathlib import Path
+
+import torch
+
+from dflash_run.data.corpus import Corpus
+from dflash_run.messages import Finish
+from dflash_run.training.orders import TrainingOrders
+from dflash_run.training.pulse import Pulse
+from dflash_run.transport.staging import Mapped
+from dflash_run.worker import InjectedCrash, Mail, Records
+from policies.loading import from_mapping
+
+
+class Bench:
+    """Made once, at the start of a worker's process."""
+
+    def __init__(self, mail: Mail, orders: TrainingOrders) -> None:
+        torch.set_num_threads(orders.threads)
+        self.mail = mail
+        self.orders = orders
+        self.device = torch.device(orders.devices[0])
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        self.pipeline = from_mapping(orders.config)
+        self.corpus = Corpus.open(Path(orders.corpus))
+        self.mapped = Mapped(orders.slot_bytes, self.device)
+        self.records = Records(orders.records)
+        self.pulse = Pulse(mail, orders.heartbeat_s)
+        self.taken = 0
+        self._said = 0.0
+
+    @property
+    def keep_last(self) -> bool:
+        """Whether the target's last state travels too."""
+        return self.pipeline.training.loss == "soft"
+
+    @property
+    def on_host(self) -> bool:
+        """Whether hidden states wait in host memory."""
+        return self.device.type == "cpu" or self.pipeline.memory.staging == "host"
+
+    def take(self) -> None:
+        """One more batch is taken: fail here if the file says so."""
+        self.taken += 1
+        if self.taken != self.orders.fails_at:
+            return
+        if self.orders.failure == "crash":
+            raise InjectedCrash(f"crash on taking its batch number {self.taken}, as the file asks")
+        if self.orders.failure == "hang":
+            self.hang()
+
+    def hang(self) -> None:
+        """Hear nothing but the end."""
+        while not isinstance(self.mail.get(None), Finish):
+            pass
+        raise SystemExit
+
+    def due(self) -> bool:
+        """Whether it is time to say that it lives."""
+        now = time.monotonic()
+        if now - self._said < self.orders.heartbeat_s:
+            return False
+        self._said = now
+        return True
+
+    def close(self) -> None:
+        self.mapped.close()
+        self.records.close()

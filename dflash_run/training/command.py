@@ -1,0 +1,97 @@
+"""`dflash-run train`: from a file, or from a checkpoint, to a trained drafter and a summary."""
+
+import logging
+import sys
+from pathlib import Path
+
+from dflash_run.live import live_view
+from dflash_run.training import checkpoint as checkpoints
+from dflash_run.training.preparation import Preparation, prepare_training
+from dflash_sim.cli import console, described, name_of, status_of
+from dflash_sim.prediction import summary_of
+from policies.faults import ABSENT, Fault, PipelineError
+from policies.loading import from_mapping, load
+from policies.pipeline import Pipeline
+from reports.summary import to_json, write_text
+from reports.table import print_run
+
+
+def train_file(
+    file: Path | None,
+    *,
+    resume: Path | None,
+    verify: bool,
+    overrides: list[str] | None,
+    out: Path | None,
+    as_json: bool,
+    seed: int | None,
+) -> int:
+    """Train, print, write the summary; returns the exit status. Raises PipelineError."""
+    from dflash_run.training.train import train
+
+    for library in ("huggingface_hub", "transformers", "accelerate"):
+        logging.getLogger(library).setLevel(logging.ERROR)  # what is wrong is told as a fault, on one line
+    pipeline = _read(file, resume, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
+    people = console()
+    prepared = prepare_training(pipeline, gpus=_gpus(), resume=resume)
+    name = name_of(pipeline, file or Path("training.yaml"))
+    folder = out if out is not None else _fresh(Path("runs") / name, resume)
+    title = f"{name}: {described(prepared.pipeline)}"
+    for line in _introduced(prepared):
+        people.print(line, style="dim", highlight=False, markup=False)
+    with live_view(title) as watch:
+        run, told = train(prepared, folder, verify=verify, watch=watch)
+    summary = summary_of(run, kind="training", **told)
+    write_text(folder / "summary.json", to_json(summary))
+    if as_json:
+        sys.stdout.write(to_json(summary))
+    else:
+        print_run(people, summary, title)
+        people.print(_learned(told["training"]), highlight=False, markup=False)
+    return status_of([summary])
+
+
+def _read(file: Path | None, resume: Path | None, overrides: list[str]) -> Pipeline:
+    if file is not None:
+        return load(file, overrides)
+    if resume is None:
+        raise PipelineError([Fault("FILE", ABSENT, "must be given, or --resume")])
+    return from_mapping(checkpoints.read(checkpoints.find(resume)).config, overrides)
+
+
+def _fresh(folder: Path, resume: Path | None) -> Path:
+    """Where the run goes: a resumed one beside the first, which keeps its trace."""
+    if resume is None:
+        return folder
+    number = 2
+    while folder.with_name(f"{folder.name}-{number}").exists():
+        number += 1
+    return folder.with_name(f"{folder.name}-{number}")
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _introduced(prepared: Preparation) -> list[str]:
+    """What people should know before the wait."""
+    leg, placement = prepared.leg, prepared.placement
+    host = prepared.memory["host_peak_bytes"]
+    lines = [
+        f"data: {prepared.corpus.report}; {len(prepared.plan.held_out):,} held out",
+        f"plan: {leg.count:,} of {prepared.plan.batches.count:,} batches, {int(leg.tokens.sum()):,} tokens",
+        f"devices: targets {', '.join(map('+'.join, placement.targets))}; drafters {', '.join(placement.drafters)}",
+    ]
+    if host is not None:
+        lines.append(f"staging: at most {host / 1e9:.2f} GB of host memory")
+    return lines
+
+
+def _learned(training: dict[str, object]) -> str:
+    figures = training["figures"]
+    assert isinstance(figures, dict)
+    names = ("loss", "expected_accepted_length", "held_out_loss", "held_out_expected_accepted_length")
+    parts = [f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in names if name in figures]
+    return f"step {training['step']}: {', '.join(parts)}" if parts else f"step {training['step']}"

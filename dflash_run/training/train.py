@@ -1,0 +1,208 @@
+"""A training put together: the plan, dispatcher and observers of every run, with processes that really train."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from dflash_run.crew import Job, ProcessCrew, Worker
+from dflash_run.launcher import Launcher, Limits
+from dflash_run.training.briefing import Progress, TrainingBriefing, trained_runs
+from dflash_run.training.checkpoint import Checkpoint, Checkpoints
+from dflash_run.training.devices import DeviceSampler
+from dflash_run.training.jobs import be_drafter, be_target
+from dflash_run.training.orders import TrainingOrders
+from dflash_run.training.preparation import Preparation
+from dflash_run.training.scalars import Scalars
+from dflash_run.transport.memory import SharedMemory
+from dflash_run.transport.parcel import HOST
+from dflash_run.transport.slots import SlotTable
+from dflash_sim.interrupts import interruptible
+from dflash_sim.prediction import Run, planned_faults, prepare, trace_writer
+from dflash_sim.records import RECORDS
+from policies.loading import resolved
+from reports.observer import Log
+from reports.summary import versions
+
+START_S: Final = 1800.0
+"""How long workers may take to load their models."""
+CLOSE_S: Final = 300.0
+"""How long the last checkpoint may take."""
+HELD_OUT_SAMPLES: Final = 64
+"""Held-out samples that are evaluated on, at most: their hidden states are kept for the whole run."""
+
+
+def train(
+    prepared: Preparation,
+    folder: Path,
+    *,
+    verify: bool = False,
+    watch: Callable[[float, Run, dict[str, float]], None] | None = None,
+) -> tuple[Run, dict[str, Any]]:
+    """Train what `prepare_training` prepared; everything is kept in `folder`.
+
+    `watch(now_s, run, figures)` is called several times a second. Returns the run and what its summary says of the
+    training.
+    """
+    pipeline = prepared.pipeline
+    run = prepare(pipeline, plan=prepared.leg, timed=False)
+    progress = _progress(prepared)
+    with contextlib.ExitStack() as stack:
+        interrupted = stack.enter_context(interruptible())
+        writer = stack.enter_context(trace_writer(folder, "training", run, every_s=2.0))
+        scalars = Scalars(folder, pipeline.training.tracker, folder.name, resolved(pipeline))
+        stack.callback(scalars.close)
+        memory = SharedMemory(prepared.slot_bytes, folder / "slots")
+        stack.callback(memory.close)
+        slots = SlotTable(memory.new)
+        stack.enter_context(DeviceSampler(folder, prepared.placement.gpus()))
+        crew = ProcessCrew(_jobs(prepared, folder, slots, verify))
+        stack.callback(crew.close)
+        briefing = _briefing(prepared, folder, progress, slots, scalars)
+        launcher = Launcher(
+            dispatcher=run.dispatcher,
+            briefing=briefing,
+            log=Log(*run.observers(), writer),
+            batches=run.plan.count,
+            crew=crew,
+            stores=folder,
+            limits=Limits(
+                at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s, start_s=START_S, close_s=CLOSE_S
+            ),
+            interrupted=interrupted,
+            watch=None if watch is None else lambda now: watch(now, run, scalars.latest),
+        )
+        end = launcher.run()
+        run.metrics.finish(end)
+        writer.finish(end)
+    _clear(folder)
+    run.failures.extend(launcher.failures + briefing.failures)
+    return run, _told(prepared, progress, scalars, slots)
+
+
+def _progress(prepared: Preparation) -> Progress:
+    resumed = prepared.resumed
+    return Progress(
+        ids=prepared.ids,
+        planned=prepared.plan.batches.count,
+        before=set() if resumed is None else resumed.checkpoint.batches(),
+        steps_before=0 if resumed is None else resumed.checkpoint.step,
+    )
+
+
+def _briefing(
+    prepared: Preparation, folder: Path, progress: Progress, slots: SlotTable, scalars: Scalars
+) -> TrainingBriefing:
+    training = prepared.pipeline.training
+    start = time.monotonic()
+    kept = training.sync != "none"
+    return TrainingBriefing(
+        plan=prepared.plan,
+        progress=progress,
+        slots=slots,
+        on_host=prepared.pipeline.memory.staging == "host",
+        scalars=scalars,
+        clock=lambda: time.monotonic() - start,
+        checkpoints=Checkpoints(folder, training.keep) if kept else None,
+        describe=partial(_describe, prepared),
+        save_every=training.save_every,
+        evaluate_every=training.evaluate_every,
+        log_every=training.log_every,
+        held_out=[int(sample) for sample in prepared.plan.held_out[:HELD_OUT_SAMPLES]],
+        held_out_folder=folder / "held_out",
+    )
+
+
+def _describe(prepared: Preparation, progress: Progress, held_out: dict[str, float]) -> Checkpoint:
+    resumed = prepared.resumed
+    lineage: tuple[dict[str, Any], ...] = ()
+    if resumed is not None:
+        parent = {"path": str(resumed.folder), "step": resumed.checkpoint.step}
+        lineage = (*resumed.checkpoint.lineage, parent)
+    return Checkpoint(
+        step=progress.step,
+        trained=trained_runs(progress),
+        planned=progress.planned,
+        plan_hash=prepared.plan.batches.content_hash,
+        corpus_hash=prepared.corpus.content_hash,
+        config=resolved(prepared.pipeline),
+        versions=versions(),
+        held_out=held_out,
+        lineage=lineage,
+        random={"seed": prepared.pipeline.seed},
+    )
+
+
+def _jobs(prepared: Preparation, folder: Path, slots: SlotTable, verify: bool) -> dict[Worker, Job]:
+    """What each process is to do, targets first."""
+    pipeline, placement = prepared.pipeline, prepared.placement
+    devices: dict[Worker, tuple[str, ...]] = {("target", t): names for t, names in enumerate(placement.targets)}
+    devices |= {("drafter", d): (name,) for d, name in enumerate(placement.drafters)}
+    faults = {(fault.role, fault.worker): fault for fault in planned_faults(pipeline)}
+    threads = max(1, (os.cpu_count() or 1) // len(devices))
+    jobs: dict[Worker, Job] = {}
+    for worker, names in devices.items():
+        role, number = worker
+        owner = HOST if pipeline.memory.staging == "host" else number
+        fault = faults.get(worker)
+        orders = TrainingOrders(
+            number=number,
+            devices=names,
+            config=resolved(pipeline),
+            corpus=prepared.corpus.folder,
+            mask_token_id=prepared.mask_token_id,
+            slot_bytes=prepared.slot_bytes,
+            records=folder / RECORDS / f"{role}-{number}.csv",
+            probe=slots.take(-1 - number, owner) if role == "target" else slots.nowhere,
+            resume=None if prepared.resumed is None else prepared.resumed.folder,
+            verify=verify,
+            heartbeat_s=min(1.0, pipeline.stop.watchdog_s / 4),
+            fails_at=None if fault is None else fault.at_batch,
+            failure="crash" if fault is None else fault.kind,
+            threads=threads,
+        )
+        jobs[worker] = partial(be_target if role == "target" else be_drafter, orders=orders)
+    for number in range(len(placement.targets)):
+        slots.free(-1 - number)
+    return jobs
+
+
+def _clear(folder: Path) -> None:
+    """Remove what only the run itself needed."""
+    for path in (*folder.glob("group-*"), *folder.glob("held_out/*")):
+        path.unlink(missing_ok=True)
+    for path in (folder / "held_out", folder / "slots"):
+        with contextlib.suppress(OSError):
+            path.rmdir()
+
+
+def _told(prepared: Preparation, progress: Progress, scalars: Scalars, slots: SlotTable) -> dict[str, Any]:
+    """What the summary says of the training itself."""
+    resumed = prepared.resumed
+    report = prepared.corpus.report
+    finite = {name: value for name, value in scalars.latest.items() if value == value}
+    return {
+        "training": {
+            "step": progress.step,
+            "planned_batches": progress.planned,
+            "trained_before": len(progress.before),
+            "resumed_from": None if resumed is None else str(resumed.folder),
+            "figures": finite,
+            "data": {
+                "read": report.read,
+                "kept": report.kept,
+                "truncated": report.truncated,
+                "dropped": report.dropped,
+                "held_out": len(prepared.plan.held_out),
+            },
+            "devices": {
+                "targets": [list(names) for names in prepared.placement.targets],
+                "drafters": list(prepared.placement.drafters),
+            },
+            "host_slots": slots.opened(HOST),
+            "slot_bytes": prepared.slot_bytes,
+        }
+    }

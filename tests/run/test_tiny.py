@@ -1,0 +1,62 @@
+"""The tiny training's target and data: made in seconds, the same every time, and fit for the pipeline beside them."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from dflash_run.data.bigram import bigram_accepted_length  # noqa: E402
+from dflash_run.data.corpus import prepare_corpus  # noqa: E402
+from dflash_run.data.planning import plan_for_training  # noqa: E402
+from dflash_run.data.tokenizer import load_tokenizer, mask_token  # noqa: E402
+from dflash_run.model.config import target_config  # noqa: E402
+from dflash_run.model.target import TappedTarget  # noqa: E402
+from dflash_run.tiny.making import make_tiny  # noqa: E402
+from dflash_run.tiny.sizes import SMALLEST  # noqa: E402
+from dflash_run.tiny.source import standard_library, windows  # noqa: E402
+from policies.loading import load  # noqa: E402
+
+PIPELINE = Path(__file__).parents[2] / "examples" / "tiny" / "pipeline.yaml"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The example's folder with the smallest target and data in it."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("tiny")
+    shutil.copy(PIPELINE, folder)
+    make_tiny(folder / "made", SMALLEST, told=lambda text: None)
+    return folder
+
+
+def test_the_examples_pipeline_reads_what_was_made(made: Path) -> None:
+    pipeline = load(made / "pipeline.yaml", ["model.taps=[0, 1]"])
+    assert pipeline.data is not None
+    config = target_config(pipeline.model)
+    mask_token(pipeline.model, load_tokenizer(pipeline.model), config.vocab_size)
+    corpus = prepare_corpus(pipeline.data, pipeline.model, vocab_size=config.vocab_size)
+    assert (corpus.count, corpus.report.truncated, corpus.report.dropped) == (SMALLEST.samples, 0, 0)
+    assert corpus.report.supervised == SMALLEST.samples * (SMALLEST.response + 1)  # and the end of each answer
+    plan = plan_for_training(pipeline.data, corpus, pipeline.seed)
+    batch = plan.batch(corpus, 0)
+    target = TappedTarget(pipeline.model, pipeline.model.taps or ())
+    states = target.run(torch.from_numpy(batch.input_ids), torch.from_numpy(batch.lengths))
+    assert states.shape == (*batch.input_ids.shape, target.width) and states.dtype == torch.float32
+    assert 0 <= bigram_accepted_length(corpus, plan.train, plan.held_out, pipeline.model.block_size) <= 7
+
+
+def test_the_same_seed_makes_the_same_data(made: Path, tmp_path: Path) -> None:
+    make_tiny(tmp_path, SMALLEST, told=lambda text: None)
+    assert (tmp_path / "data.jsonl").read_bytes() == (made / "made" / "data.jsonl").read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "target"]
+
+
+def test_the_source_is_plain_text_and_windows_are_cut_from_it() -> None:
+    text = standard_library(5000)
+    assert len(text) == 5000 and text.max() < 128 and b"  " not in text.tobytes()
+    rows = windows(text, 3, 20, np.random.default_rng(0))
+    assert all(row.astype(np.uint8).tobytes() in text.tobytes() for row in rows)
