@@ -17,7 +17,7 @@ from reports.runs import Given, Run, load_given
 from reports.summary import to_json, versions
 from reports.tables import Table, shown
 from reports.verdict import ktok
-from reports.whatif import Answer, Questions, can_ask
+from reports.whatif import Answer, Questions, question_of
 
 _DIFF = "`dflash-report diff A B` says what differs between two runs, and which side moved."
 
@@ -133,10 +133,9 @@ def _ask(given: Given) -> dict[str, Questions]:
     """Start the simulations of what changes would bring, for a run that stands alone."""
     if len(given.runs) != 1:
         return {}
-    run = given.runs[0]
-    if not can_ask(run.summary["config"]) or not run.summary["throughput"]["tokens_per_s"]:
-        return {}
-    return {run.name: Questions(run.summary["config"], policies=not run.summary["alternatives"])}
+    (run,) = given.runs
+    question = question_of(run)
+    return {} if question is None else {run.name: Questions(question, policies=not run.summary["alternatives"])}
 
 
 def _export(runs: Sequence[Run], out: Path) -> list[str]:

@@ -14,6 +14,7 @@ from policies.sections.limits import Memory
 from policies.trace import CODE
 from reports.memory import TAKER, batch_bytes, pinned_bytes
 from reports.recorded import Recorded
+from reports.summaryfile import section
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -133,7 +134,7 @@ def _moves(recorded: Recorded, memory: Memory) -> tuple[I64, I64] | None:
     store[received] = 1 + worker[received]
     if memory.staging == "host":
         store[offer | admit] = 0
-    elif header.config.get("dispatch", {}).get("placement") == TAKER:
+    elif section(header.config, "dispatch").get("placement") == TAKER:
         store[admit] = 1 + header.drafters + worker[admit]
     else:
         readers = lane_readers(recorded)
@@ -146,7 +147,7 @@ def _moves(recorded: Recorded, memory: Memory) -> tuple[I64, I64] | None:
 
 def lane_readers(recorded: Recorded) -> list[int | None] | None:
     """The only drafter that takes from each lane, None where all do; None for a policy that is not built in."""
-    match recorded.header.config.get("dispatch", {}).get("policy"):
+    match section(recorded.header.config, "dispatch").get("policy"):
         case "round_robin" | "rotating":
             return list(range(len(recorded.header.lanes)))
         case "shared" | "bucketed":

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from reports.memory import unknown_memory
 from reports.summary import Facts, summarize
+from reports.summaryfile import section
 from reports.tracefile import Trace, metrics_of, read_trace
 
 CUT_OFF: Final = "interrupted"
@@ -37,10 +38,10 @@ def summary_of_trace(path: Path) -> dict[str, Any]:
     plan = _Plan(*(np.asarray(column, np.int64) for column in (work.tokens, work.slots, work.samples)))
     facts = Facts(
         kind=trace.header.kind,
-        policy=str(config.get("dispatch", {}).get("policy", "unknown")),
+        policy=str(section(config, "dispatch").get("policy", "unknown")),
         seed=int(config.get("seed", 0)),
         config=config,
-        anchors=config.get("training", {}).get("anchors"),
+        anchors=section(config, "training").get("anchors"),
         memory=dict(unknown_memory(trace.header.drafters, trace.header.targets)),
         extra=_end(trace),
     )

@@ -33,6 +33,11 @@ class Amounts(_Part):
     lost: Count
 
 
+class Tokens(Amounts):
+    slots: Count | None = None
+    padding_share: Annotated[float, Field(ge=0, le=1)] | None = None
+
+
 class Throughput(_Part):
     tokens_per_s: Amount | None
     slots_per_s: Amount | None = None
@@ -99,7 +104,12 @@ class Memory(_Part):
 
 class Waiting(_Part):
     worker: str
+    what: Annotated[str, Field(alias="for")] = "something"
     since_s: Amount
+
+
+Config = dict[str, dict[str, Any] | list[Any] | str | float | int | None]
+"""A resolved file: sections, or plain values."""
 
 
 class Summary(_Part):
@@ -115,7 +125,7 @@ class Summary(_Part):
     eta_ci95: Bounds | None = None
     optimizer_steps: Count = 0
     batches: Amounts
-    tokens: Amounts
+    tokens: Tokens
     samples: Amounts | None = None
     throughput: Throughput
     workers: list[Worker]
@@ -128,7 +138,7 @@ class Summary(_Part):
     alternatives: list[Alternative] = []
     failures: list[str] = []
     waiting: list[Waiting] = []
-    config: dict[str, Any] = {}
+    config: Config = {}
     versions: dict[str, str] = {}
 
 
@@ -184,6 +194,12 @@ def _checked(model: type[BaseModel], document: Mapping[str, Any], source: Path) 
             wrong = "is missing" if each["type"] == "missing" else each["msg"]
             faults.append(Fault(str(source), key, wrong, "written by another version, or altered; run it again"))
         raise PipelineError(faults) from error
+
+
+def section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A section of a resolved file; empty where there is none."""
+    found = config.get(name)
+    return found if isinstance(found, Mapping) else {}
 
 
 def is_finite(value: object) -> bool:

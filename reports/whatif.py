@@ -14,9 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from reports.runs import Run
+from reports.summaryfile import section
+
 MOST_BATCHES: Final = 1_500
 """Batches that a quick simulation looks at."""
 _SAMPLES: Final = 40_000
+_FITTED: Final = 50_000
+"""Times are fitted to the trace of a run of at most so many batches: every event is read for it."""
+_FIT_S: Final = 20.0
 
 
 @dataclass(frozen=True)
@@ -31,13 +37,44 @@ class Answer:
     """Whether it needs no other hardware."""
 
 
-class Questions:
-    """Simulations of one run's file: as it is, with one target more, with one drafter more, and under every policy."""
+def question_of(run: Run) -> dict[str, Any] | None:
+    """A file that stands for the run in simulations; None where the run does not say enough.
 
-    def __init__(self, config: Mapping[str, Any], *, policies: bool = True) -> None:
+    The run's own file where it can be simulated as it is; else (a training) its batches, with times fitted to its
+    trace.
+    """
+    config = run.summary["config"]
+    if not run.summary["throughput"]["tokens_per_s"] or not isinstance(config.get("topology"), dict):
+        return None
+    if can_ask(config):
+        return shortened(config)
+    recorded = run.recorded
+    if recorded is None or recorded.header.planned > _FITTED:
+        return None
+    timings = _fitted(run.path)
+    if timings is None:
+        return None
+    slots, length = (recorded.plan[column][:MOST_BATCHES].tolist() for column in ("slots", "length"))
+    kept = {key: config[key] for key in ("topology", "feed", "dispatch") if key in config}
+    training = {key: value for key, value in section(config, "training").items() if key in ("sync", "accumulate")}
+    buckets = {key: value for key, value in section(config, "data").items() if key == "buckets" and value}
+    batches = [{"tokens": tokens, "length": longest} for tokens, longest in zip(slots, length, strict=True)]
+    data = {"batches": batches, **buckets}
+    return {**kept, "topology": _plain(config["topology"]), "training": training, "data": data, "fitted": timings}
+
+
+class Questions:
+    """Simulations of one file: as it is, with one target more, with one drafter more, and under every policy."""
+
+    def __init__(self, question: Mapping[str, Any], *, policies: bool = True) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="dflash-report-")
         self._file = Path(self._folder.name) / "pipeline.json"
-        self._file.write_text(json.dumps(shortened(config)), encoding="utf-8")
+        config = dict(question)
+        if "fitted" in config:
+            timings = Path(self._folder.name) / "timings.json"
+            timings.write_text(config.pop("fitted"), encoding="utf-8")
+            config["timings"] = {"file": str(timings)}
+        self._file.write_text(json.dumps(config), encoding="utf-8")
         topology = config.get("topology", {})
         self._asked = {"": self._ask("run")}
         for role in ("targets", "drafters"):
@@ -60,8 +97,7 @@ class Questions:
     def _ask(self, command: str, *more: str) -> "subprocess.Popen[bytes]":
         out = tempfile.mkdtemp(dir=self._folder.name)
         words = [sys.executable, "-m", "dflash_sim", command, str(self._file), *more, "--json", "-o", out]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment)
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment())
 
     def _other_policies(self, end: float) -> list[Answer]:
         document = None if self._policies is None else _answer(self._policies, end)
@@ -105,7 +141,28 @@ def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
     elif isinstance(data.get("lengths"), list):
         data["lengths"] = data["lengths"][:_SAMPLES]
     kept = {key: value for key, value in config.items() if key not in ("faults", "stop", "model")}
-    return {**kept, "data": data | {"epochs": 1}}
+    return {**kept, "topology": _plain(config.get("topology", {})), "data": data | {"epochs": 1}}
+
+
+def _fitted(folder: Path) -> str | None:
+    """The timings of a recorded run, as `dflash-sim fit` writes them."""
+    with tempfile.TemporaryDirectory(prefix="dflash-report-") as scratch:
+        out = Path(scratch) / "timings.json"
+        words = [sys.executable, "-m", "dflash_sim", "fit", str(folder), "-o", str(out)]
+        try:
+            done = subprocess.run(words, capture_output=True, env=_environment(), timeout=_FIT_S, check=False)
+        except subprocess.TimeoutExpired:
+            return None
+        return out.read_text(encoding="utf-8") if done.returncode == 0 and out.is_file() else None
+
+
+def _plain(topology: Mapping[str, Any]) -> dict[str, Any]:
+    """Without devices: another worker would need one more of them."""
+    return {key: value for key, value in topology.items() if key in ("targets", "drafters")}
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _answer(process: "subprocess.Popen[bytes]", end: float) -> dict[str, Any] | None:

@@ -23,7 +23,7 @@ from reports.runs import load_given
 from reports.spans import worker_spans
 from reports.summary import to_json, write_text
 from reports.verdict import ktok
-from reports.whatif import Questions
+from reports.whatif import Questions, shortened
 
 HERE = Path(__file__).parent
 RECORD = "examples/field_record.yaml"
@@ -118,7 +118,7 @@ def screenshot() -> None:
         run = Path(folder) / "field_record"
         _, summary = predict(load(RECORD, for_simulation=True), trace_in=run)
         write_text(run / "summary.json", to_json(summary))
-        answers = Questions(summary["config"], policies=False).answers(120)
+        answers = Questions(shortened(summary["config"]), policies=False).answers(120)
         page = build(load_given([run]), Path(folder) / "report", {"field_record": answers})
         browser = Browser()
         browser.open(page, width=1280, height=940)

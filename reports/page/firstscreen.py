@@ -6,6 +6,7 @@ from typing import Any, Final
 from reports.page.elements import Child, Markup, joined, tag
 from reports.runs import Run
 from reports.summary import is_incomplete
+from reports.summaryfile import section
 from reports.table import duration
 from reports.tables import not_produced
 from reports.verdict import ktok
@@ -27,7 +28,7 @@ def described(summary: Mapping[str, Any]) -> str:
     """The run in a line."""
     roles = [worker["role"] for worker in summary["workers"]]
     sides = " + ".join(f"{roles.count(role)} {role}s" for role in ("target", "drafter"))
-    training = summary["config"].get("training", {})
+    training = section(summary["config"], "training")
     sync = f", sync {training['sync']}, accumulate {training.get('accumulate', 1)}" if "sync" in training else ""
     return f"{summary['kind']}: {sides}, {summary['policy']}{sync}; {ended(summary)}"
 
@@ -117,7 +118,7 @@ def _waiting(summary: Mapping[str, Any]) -> list[Markup]:
     if is_incomplete(summary):
         lines.insert(0, f"The run is incomplete: {ended(summary)}.")
         lines += [
-            f"{each['worker']} waits for {each.get('for', 'something')}, since t = {duration(each['since_s'])}"
+            f"{each['worker']} waits for {each['what']}, since t = {duration(each['since_s'])}"
             for each in summary["waiting"]
         ]
     lines += [f"over the limit: {text}" for text in summary["memory"]["over"]]

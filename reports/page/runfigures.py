@@ -14,6 +14,7 @@ from reports.recorded import Recorded
 from reports.runs import Run
 from reports.shapes import batches_table, mixing_of, shapes_of
 from reports.spans import worker_spans
+from reports.summaryfile import section
 from reports.tables import Table, lanes_table, ledger_table, versions_table, workers_table
 
 Figures = Iterator[Plate | Zoom]
@@ -114,5 +115,5 @@ class _Traced:
             run.missing.append("memory over time: the trace's `memory` section is of another version")
             return
         if levels:
-            model = self.recorded.header.config.get("memory", {}).get("drafter_model_bytes") or 0
+            model = section(self.recorded.header.config, "memory").get("drafter_model_bytes") or 0
             yield overtime.memory(key(run, "memory"), run.name, levels, self.end_s, model)
