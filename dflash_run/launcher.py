@@ -471,7 +471,7 @@ class Launcher:
         self._log.pending.append((self._now, name, arguments, answer))
         for effect in answer:
             self._carry_out(effect)
-        if name in ("commit", "abandon"):
+        if name == "commit":  # a step that is abandoned is dropped, which opens the next one
             self._open_next(arguments[0])
 
     def _carry_out(self, effect: Effect) -> None:

@@ -83,7 +83,7 @@ class Orders:
     fails_at: int | None = None
     """Fail on taking this batch of its own, counted from 1."""
     failure: str = "crash"
-    """`crash` or `hang`."""
+    """`crash`, `hang` or `hang_in_step`."""
 
 
 class _Loop:
@@ -126,7 +126,18 @@ class _Loop:
             return
         if orders.failure == "crash":
             raise InjectedCrash(f"crash on taking its batch number {self._taken}, as the file asks")
-        while not isinstance(self.mail.get(None), Finish):  # a hang: it hears nothing but the end
+        if orders.failure == "hang":
+            self.hang()
+
+    def apply(self) -> None:
+        """Hang in this step if the file says so."""
+        orders = self._orders
+        if orders.failure == "hang_in_step" and orders.fails_at is not None and self._taken >= orders.fails_at:
+            self.hang()
+
+    def hang(self) -> None:
+        """Hear nothing but the end."""
+        while not isinstance(self.mail.get(None), Finish):
             pass
         raise SystemExit
 
@@ -201,6 +212,7 @@ class Drafter(_Loop):
                 self._applied = _NEVER
                 self._train()
             case Apply(step=step, seconds=seconds):
+                self.apply()
                 self._applying, self._applied = step, time.monotonic() + seconds
             case Forget(batch=batch):
                 self._forget(batch)

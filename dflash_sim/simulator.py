@@ -21,6 +21,7 @@ from reports.observer import Log
 
 CRASH: Final = "crash"
 HANG: Final = "hang"
+HANG_IN_STEP: Final = "hang_in_step"
 _NEVER: Final = float("inf")
 _STRIDE: Final = 256
 """Events between two flushes of the log: few, so that the garbage collector meets none that live on."""
@@ -30,7 +31,7 @@ _REPORT: Final = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
-    """A worker fails on taking its `at_batch`-th batch (from 1), before it computes."""
+    """A worker fails on taking its `at_batch`-th batch (from 1), before it computes; or in that batch's step."""
 
     role: str
     worker: int
@@ -105,6 +106,8 @@ class Simulator:
         self._drafters = len(dispatcher.dispatch.consumers)
         self._desks = [Desk() for _ in range(self._drafters)]
         self._faults = {(fault.role, fault.worker): fault for fault in faults}
+        self._stuck: set[int] = set()
+        """Drafters that hang in the step that is applied next."""
         self._taken: dict[tuple[str, int], int] = dict.fromkeys(self._faults, 0)
         self._answers: deque[list[Effect]] = deque()
         """Answers to inputs of this instant that are still to be carried out."""
@@ -314,6 +317,8 @@ class Simulator:
     def _apply(self, effect: Step) -> None:
         if self._dispatcher.ended is not None or all(self._desks[drafter].dead for drafter in effect.drafters):
             return
+        if not self._stuck.isdisjoint(effect.drafters):
+            return  # one of them never joins in: the step is never applied
         step, batches = effect.step, effect.batches
         self._answer("commit", (step, batches), self._dispatcher.commit(step, batches))
         self._begin_next(effect.drafters)
@@ -338,6 +343,10 @@ class Simulator:
             return False
         self._taken[role, worker] += 1
         if self._taken[role, worker] != fault.at_batch:
+            return False
+        if fault.kind == HANG_IN_STEP:
+            self.failures.append(f"{role}/{worker}: hang in the step of batch {batch} ({fault.at_batch} of its own)")
+            self._stuck.add(worker)
             return False
         self.failures.append(f"{role}/{worker}: {fault.kind} on taking batch {batch} ({fault.at_batch} of its own)")
         if role == "drafter":

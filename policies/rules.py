@@ -76,6 +76,8 @@ def _workers(role: str) -> Rule:
             if name == role and int(number) >= count:
                 told = f"must be a worker of the topology: {role}/0 to {role}/{count - 1}"
                 yield Fault(f"faults.{index}.worker", fault.worker, told)
+            if name == role == "target" and fault.kind == "hang_in_step":
+                yield Fault(f"faults.{index}.kind", fault.kind, "must be crash or hang for a target: it takes no steps")
 
     return rule
 

@@ -13,7 +13,7 @@ from policies.faults import ABSENT
 from policies.sections.training import Model
 
 _MARKED: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
-_OFFLINE: Final = "give a folder, or download the id once where there is a network"
+_OFFLINE: Final = "give a folder, or download it once: hf download ID (a run never downloads)"
 
 
 class Tokenizer(Protocol):
@@ -138,7 +138,8 @@ def load_tokenizer(model: Model) -> Tokenizer:
     except ImportError:
         raise refused(key, name, "needs the package transformers", "pip install 'dflash-pipeline[run]'") from None
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=model.revision if key.endswith("path") else None)
+        revision = model.revision if model.tokenizer is None else None
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, local_files_only=True)
     except Exception as error:  # whatever a broken folder makes the library raise is the user's to repair
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         remedy = f"{_OFFLINE}; or set model.tokenizer"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 KEY: Final = "model.name_or_path"
-OFFLINE: Final = "give a folder, or download the id once where there is a network"
+OFFLINE: Final = "give a folder, or download it once: hf download ID (a run never downloads)"
 
 
 def unusable(model: Model, rule: str, remedy: str = "") -> PipelineError:
@@ -38,9 +38,9 @@ def target_config(model: Model) -> "PretrainedConfig":
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise unusable(model, "must hold a config.json", "give a folder written by save_pretrained")
     try:
-        config = AutoConfig.from_pretrained(model.name_or_path, revision=model.revision)
+        config = AutoConfig.from_pretrained(model.name_or_path, revision=model.revision, local_files_only=True)
     except Exception as error:  # whatever a broken file makes the library raise is the user's to repair
-        rule = f"must be a model's folder, or an id that is cached or can be downloaded ({reason_of(error)})"
+        rule = f"must be a model's folder, or an id that is in the local cache ({reason_of(error)})"
         raise unusable(model, rule, OFFLINE) from None
     if type(config) not in AutoModelForCausalLM._model_mapping:
         rule = f"must be a causal language model: its config.json says {config.model_type}"

@@ -85,7 +85,7 @@ def _files(model: Model, ending: str) -> list[tuple[str, list[str]]]:
 
 
 def _file(model: Model, name: str) -> str | None:
-    """Path of one of the target's files, from its folder or the hub's cache (downloaded there if need be)."""
+    """Path of one of the target's files, from its folder or the hub's cache; nothing is downloaded."""
     assert model.name_or_path is not None
     folder = Path(model.name_or_path)
     if folder.is_dir():
@@ -96,6 +96,7 @@ def _file(model: Model, name: str) -> str | None:
         model.name_or_path,
         name,
         revision=model.revision,
+        local_files_only=True,
         _raise_exceptions_for_gated_repo=False,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,

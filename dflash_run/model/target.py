@@ -153,6 +153,7 @@ def _pretrained(
                 attn_implementation=model.attention,
                 device_map=_spread(config, devices) if len(devices) > 1 else None,
                 use_safetensors=True,
+                local_files_only=True,
                 output_loading_info=True,
             )
     except ImportError as error:

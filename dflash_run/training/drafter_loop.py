@@ -223,6 +223,8 @@ class DrafterLoop:
 
     def _turn_to(self, step: int) -> None:
         """A new step is open. What was summed for one that was not applied is dropped."""
+        if step == self._open:
+            return
         if self._open >= 0 and self._last != self._open:
             self._replica.drop()
         self._open = step

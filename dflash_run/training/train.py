@@ -40,12 +40,13 @@ def train(
     folder: Path,
     *,
     verify: bool = False,
+    start: str = "spawn",
     watch: Callable[[float, Run, dict[str, float]], None] | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Train what `prepare_training` prepared; everything is kept in `folder`.
 
-    `watch(now_s, run, figures)` is called several times a second. Returns the run and what its summary says of the
-    training.
+    `start`: how processes are started. `watch(now_s, run, figures)` is called several times a second. Returns the
+    run and what its summary says of the training.
     """
     pipeline = prepared.pipeline
     run = prepare(pipeline, plan=prepared.leg, timed=False)
@@ -59,7 +60,7 @@ def train(
         stack.callback(memory.close)
         slots = SlotTable(memory.new)
         stack.enter_context(DeviceSampler(folder, prepared.placement.gpus()))
-        crew = ProcessCrew(_jobs(prepared, folder, slots, verify))
+        crew = ProcessCrew(_jobs(prepared, folder, slots, verify), start)
         stack.callback(crew.close)
         briefing = _briefing(prepared, folder, progress, slots, scalars)
         launcher = Launcher(

@@ -24,7 +24,7 @@ DeviceList = Annotated[
 WorkerName = Annotated[
     str, allowed("a worker such as target/0 or drafter/1", lambda value: _matching(_WORKER, value))
 ]
-FaultKind = Annotated[Literal["crash", "hang"], one_of("crash", "hang")]
+FaultKind = Annotated[Literal["crash", "hang", "hang_in_step"], one_of("crash", "hang", "hang_in_step")]
 
 
 class Devices(Section):
@@ -57,4 +57,5 @@ class InjectedFault(Section):
     at_batch: Positive
     """Which of the batches that the worker takes, counted from 1."""
     kind: FaultKind
-    """`crash`: the worker is gone at once. `hang`: it never answers again."""
+    """`crash`: the worker is gone at once. `hang`: it never answers again. `hang_in_step`: a drafter takes part in
+    everything but the step that the batch belongs to, in which the others wait for it."""

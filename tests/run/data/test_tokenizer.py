@@ -114,6 +114,7 @@ def test_a_tokenizer_is_loaded_from_its_folder(tmp_path: Path) -> None:
     [
         (Model(), "model.name_or_path"),
         (Model(name_or_path="/nowhere/model"), "model.name_or_path"),
+        (Model(name_or_path="nobody/none"), "model.name_or_path"),
         (Model(name_or_path="/nowhere/model", tokenizer="/nowhere/else"), "model.tokenizer"),
     ],
 )

@@ -134,7 +134,8 @@ def test_a_target_that_is_not_there_is_a_fault_before_anything_is_loaded(tmp_pat
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("{")
     transformers.CLIPVisionConfig().save_pretrained(tmp_path / "other")
-    for name in (None, str(tmp_path / "none"), *(str(tmp_path / each) for each in ("empty", "other", "broken"))):
+    folders = [str(tmp_path / each) for each in ("none", "empty", "other", "broken")]
+    for name in (None, "nobody/none", *folders):
         with pytest.raises(PipelineError) as caught:
             target_config(Model(name_or_path=name))
         assert [fault.key for fault in caught.value.faults] == ["model.name_or_path"]
