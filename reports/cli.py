@@ -59,6 +59,9 @@ def report(
 
     traces = _export(given.runs, out) if perfetto else []
     answers: dict[str, list[Answer]] = {name: questions.answers(what_if) for name, questions in asked.items()}
+    for run in given.runs:
+        if run.name in asked and (why := asked[run.name].why):
+            run.missing.append(f"simulations of changes: {why}")
     page = build(given, out, answers, traces)
     for run in given.runs:
         _say(run)

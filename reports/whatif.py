@@ -55,18 +55,29 @@ def question_of(run: Run) -> dict[str, Any] | None:
     if timings is None:
         return None
     slots, length = (recorded.plan[column][:MOST_BATCHES].tolist() for column in ("slots", "length"))
-    kept = {key: config[key] for key in ("topology", "feed", "dispatch") if key in config}
-    training = {key: value for key, value in section(config, "training").items() if key in ("sync", "accumulate")}
+    kept = {key: config[key] for key in ("topology", "feed", "dispatch", "memory") if key in config}
+    wanted = ("sync", "accumulate", "anchors")
+    training = {key: value for key, value in section(config, "training").items() if key in wanted}
     buckets = {key: value for key, value in section(config, "data").items() if key == "buckets" and value}
     batches = [{"tokens": tokens, "length": longest} for tokens, longest in zip(slots, length, strict=True)]
     data = {"batches": batches, **buckets}
     return {**kept, "topology": _plain(config["topology"]), "training": training, "data": data, "fitted": timings}
 
 
+@dataclass(frozen=True)
+class Rates:
+    """What a simulation gave, in tokens/s."""
+
+    whole: float
+    steady: float | None
+
+
 class Questions:
     """Simulations of one file: as it is, with one target more, with one drafter more, and under every policy."""
 
     def __init__(self, question: Mapping[str, Any], *, policies: bool = True) -> None:
+        self.why: str | None = None
+        """Why a simulation gave no answer, if one did not."""
         self._folder = tempfile.TemporaryDirectory(prefix="dflash-report-")
         self._file = Path(self._folder.name) / "pipeline.json"
         config = dict(question)
@@ -87,9 +98,13 @@ class Questions:
     def answers(self, seconds: float) -> list[Answer]:
         """Those that came in time, best first."""
         end = time.monotonic() + seconds
-        found = {change: self._rate(process, end) for change, process in self._asked.items()}
+        found = {change: self._rates(process, end) for change, process in self._asked.items()}
         base = found.pop("")
-        answers = [Answer(change, rate, rate / base - 1) for change, rate in found.items() if rate and base]
+        answers = [
+            Answer(change, rates.steady or rates.whole, cautious(base, rates))
+            for change, rates in found.items()
+            if rates is not None and base is not None
+        ]
         answers += self._other_policies(end)
         self._folder.cleanup()
         return sorted(answers, key=lambda answer: -answer.gain)
@@ -97,25 +112,50 @@ class Questions:
     def _ask(self, command: str, *more: str) -> "subprocess.Popen[bytes]":
         out = tempfile.mkdtemp(dir=self._folder.name)
         words = [sys.executable, "-m", "dflash_sim", command, str(self._file), *more, "--json", "-o", out]
-        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=_environment())
+        return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment())
 
     def _other_policies(self, end: float) -> list[Answer]:
-        document = None if self._policies is None else _answer(self._policies, end)
+        document = None if self._policies is None else self._answer(self._policies, end)
         if document is None:
             return []
+        found = {entry["policy"]: _rates_of(entry["summary"]) for entry in document["policies"]}
+        base = found.pop(document["base"])
         return [
-            Answer(f"policy {entry['policy']}", entry["rate"], entry["gain"], free=True)
-            for entry in document["policies"]
-            if entry["policy"] != document["base"] and entry["gain"] is not None
+            Answer(f"policy {policy}", rates.steady or rates.whole, cautious(base, rates), free=True)
+            for policy, rates in found.items()
         ]
 
-    def _rate(self, process: "subprocess.Popen[bytes]", end: float) -> float | None:
-        document = _answer(process, end)
-        if document is None:
+    def _rates(self, process: "subprocess.Popen[bytes]", end: float) -> "Rates | None":
+        document = self._answer(process, end)
+        return None if document is None else _rates_of(document)
+
+    def _answer(self, process: "subprocess.Popen[bytes]", end: float) -> dict[str, Any] | None:
+        """The JSON that a command wrote; None where it failed or took too long."""
+        try:
+            text, said = process.communicate(timeout=max(end - time.monotonic(), 0.05))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            self.why = "they took too long: give them more time with --what-if"
             return None
-        rates = document["throughput"]
-        rate = rates["steady_tokens_per_s"] or rates["tokens_per_s"]
-        return float(rate) if rate else None
+        if process.returncode != 0:
+            self.why = said.decode(errors="replace").strip().partition("\n")[0] or f"status {process.returncode}"
+            return None
+        document = json.loads(text)
+        return document if isinstance(document, dict) else None
+
+
+def cautious(base: Rates, changed: Rates) -> float:
+    """The gain of a change: the smaller of what the steady and the whole run's rate say, 0 where they disagree.
+
+    A quick simulation is short: its steady rate depends on where its warm-up is cut, its whole rate on its ends.
+    """
+    if base.whole <= 0:
+        return 0.0
+    gains = [changed.whole / base.whole - 1]
+    if base.steady and changed.steady:
+        gains.append(changed.steady / base.steady - 1)
+    return min(gains, key=abs) if min(gains) * max(gains) > 0 else 0.0
 
 
 def can_ask(config: Mapping[str, Any]) -> bool:
@@ -165,15 +205,6 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
-def _answer(process: "subprocess.Popen[bytes]", end: float) -> dict[str, Any] | None:
-    """The JSON that a command wrote; None where it failed or took too long."""
-    try:
-        text, _ = process.communicate(timeout=max(end - time.monotonic(), 0.05))
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-        return None
-    if process.returncode != 0:
-        return None
-    document = json.loads(text)
-    return document if isinstance(document, dict) else None
+def _rates_of(summary: Mapping[str, Any]) -> Rates:
+    rates = summary["throughput"]
+    return Rates(rates["tokens_per_s"] or 0.0, rates["steady_tokens_per_s"])

@@ -30,8 +30,8 @@ from reports.table import duration
 F64 = NDArray[np.float64]
 
 _BINS: Final = 1200
-_EXACT: Final = 3_000
-"""A timeline of at most so many spans is drawn span by span."""
+_EXACT: Final = 250
+"""A timeline of at most so many spans a worker is drawn span by span: more of them are lines, not bars."""
 _ROW: Final = 24
 """Pixels of a worker's row in a binned timeline."""
 _LABELLED: Final = 0.055
@@ -76,7 +76,7 @@ def timeline(key: str, name: str, spans: Sequence[WorkerSpans], end_s: float) ->
     figure = new_figure(WIDE, 0.9 + rows_height(len(spans), 0.26))
     (axis,) = axes_of(figure)
     count = sum(len(each.state) for each in spans)
-    if count <= _EXACT:
+    if _few(spans):
         _draw_spans(axis, spans, 0.0, end_s)
         how = f"Every one of the {count:,} spans is drawn."
     else:
@@ -101,7 +101,7 @@ def timeline(key: str, name: str, spans: Sequence[WorkerSpans], end_s: float) ->
 @styled
 def details(key: str, name: str, spans: Sequence[WorkerSpans], end_s: float) -> list[Plate]:
     """Beginning, middle and end of a long run, span by span; empty where the timeline shows every span."""
-    if sum(len(each.state) for each in spans) <= _EXACT or end_s <= 0:
+    if _few(spans) or end_s <= 0:
         return []
     densest = max(len(each.state) for each in spans) / end_s
     width = min(60 / densest, end_s)
@@ -168,6 +168,10 @@ def share_image(spans: Sequence[WorkerSpans], end_s: float, bins: int = _BINS, r
         state = (at[:, None, None] > filled[None] + 1e-9).sum(axis=1)
         image[number * row : (number + 1) * row - gap] = colours[state]
     return image
+
+
+def _few(spans: Sequence[WorkerSpans]) -> bool:
+    return max((len(each.state) for each in spans), default=0) <= _EXACT
 
 
 def _draw_shares(axis: Axes, spans: Sequence[WorkerSpans], end_s: float) -> None:

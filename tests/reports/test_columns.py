@@ -1,6 +1,7 @@
 """Figures' numbers from a trace's columns: they equal the accumulator's, for every kind of run."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from reports.shapes import mixing_of, shapes_of
 from reports.spans import WorkerSpans, worker_spans
 from reports.statistics import Eta, remaining_time
 from reports.tracefile import metrics_of, read_trace
-from tests.recording import CASES, Case
+from tests.recording import BY_HAND, CASES, Case
 
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -46,8 +47,9 @@ def test_the_spans_of_every_worker_add_up_to_its_meter(case: Case, tmp_path: Pat
         assert (np.diff(spans.edges) > 0).all()
 
 
-def test_the_spans_of_an_abandoned_step_add_up_to_the_meters(tmp_path: Path) -> None:
-    Case(sync="step", targets=1, drafters=1, batches=1).record_abandoned_step(tmp_path)
+@pytest.mark.parametrize("calls", BY_HAND.values(), ids=BY_HAND)
+def test_the_spans_of_what_no_simulation_does_add_up_to_the_meters(calls: Any, tmp_path: Path) -> None:
+    Case(sync="step", targets=1, drafters=1, batches=1).record_by_hand(tmp_path, calls)
     metrics = metrics_of(read_trace(tmp_path))
     for meter, spans in zip([*metrics.targets, *metrics.drafters], worker_spans(read_recorded(tmp_path)), strict=True):
         assert spans.seconds().tolist() == meter.seconds

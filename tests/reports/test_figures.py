@@ -91,7 +91,7 @@ def test_a_long_run_is_drawn_as_an_image_and_its_parts_span_by_span(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run.recorded is not None
-    monkeypatch.setattr(workers, "_EXACT", 50)
+    monkeypatch.setattr(workers, "_EXACT", 20)
     spans, end_s = worker_spans(run.recorded), run.recorded.end_s
     plate = workers.timeline("k", "run", spans, end_s)
     assert any(isinstance(child, AxesImage) for child in plate.figure.axes[0].get_children())

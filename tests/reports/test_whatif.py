@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reports.runs import Run
-from reports.whatif import MOST_BATCHES, Questions, can_ask, question_of, shortened
+from reports.whatif import MOST_BATCHES, Questions, Rates, can_ask, cautious, question_of, shortened
 from tests.reports.test_runs import only, recorded_run
 
 SECTIONS: dict[str, Any] = {
@@ -43,6 +43,14 @@ def test_a_run_whose_file_has_no_timings_is_asked_about_by_its_trace(run: Run) -
     question = question_of(run)
     assert question is not None and len(question["data"]["batches"]) == 80
     assert gains(question)["one target more (3)"] == pytest.approx(0.5, abs=0.05)
+
+
+def test_a_gain_that_only_one_of_two_rates_shows_is_none() -> None:
+    assert cautious(Rates(100.0, 100.0), Rates(100.0, 108.0)) == 0.0
+    assert cautious(Rates(100.0, 100.0), Rates(97.0, 108.0)) == 0.0
+    assert cautious(Rates(100.0, 100.0), Rates(120.0, 110.0)) == pytest.approx(0.1)
+    assert cautious(Rates(100.0, None), Rates(80.0, 90.0)) == pytest.approx(-0.2)
+    assert cautious(Rates(0.0, None), Rates(80.0, 90.0)) == 0.0
 
 
 def test_nothing_is_asked_where_the_run_does_not_say_enough(run: Run, tmp_path: Path) -> None:
