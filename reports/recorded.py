@@ -25,7 +25,7 @@ Columns = dict[str, NDArray[Any]]
 
 KEPT: Final = (
     "assign", "offer", "admit", "deliver", "received", "computed", "join", "step", "commit", "drop", "recall",
-    "put_back", "recompute", "target_lost", "drafter_lost", "end",
+    "put_back", "recompute", "target_lost", "drafter_lost", "lose", "load", "loaded", "end",
 )  # fmt: skip
 """The kinds of events that are kept."""
 _DTYPES: Final = {
@@ -35,9 +35,9 @@ _DTYPES: Final = {
     "batch": np.int32,
     "lane": np.int16,
     "step": np.int32,
-    "extra": np.int8,
+    "extra": np.int32,
 }
-"""As small as they go; `extra` is kept for the place that `recompute` names, and cut off above 127."""
+"""As small as they go."""
 _MOST: Final = 32_767
 _MASK: Final = np.isin(np.arange(len(KINDS)), [CODE[name] for name in KEPT])
 
@@ -61,7 +61,7 @@ class Recorded:
     batch: NDArray[np.int32]
     lane: NDArray[np.int16]
     step: NDArray[np.int32]
-    extra: NDArray[np.int8]
+    extra: NDArray[np.int32]
 
     def rows(self, *kinds: str) -> NDArray[np.int64]:
         """The positions of the rows of these kinds, in order."""
@@ -149,9 +149,7 @@ def _check(path: Path, header: Header, events: Columns, times: NDArray[Any], sin
 
 def _kept(events: Columns) -> Columns:
     mask = _MASK[events["kind"]]
-    kept = {column: events[column][mask] for column in _DTYPES}
-    kept["extra"] = np.minimum(kept["extra"], 127)
-    return {column: values.astype(_DTYPES[column]) for column, values in kept.items()}
+    return {column: events[column][mask].astype(dtype) for column, dtype in _DTYPES.items()}
 
 
 def _joined(groups: Sequence[Columns], names: Sequence[str], dtypes: Mapping[str, Any] | None = None) -> Columns:

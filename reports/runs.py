@@ -12,6 +12,7 @@ from typing import Any, Final
 from policies.faults import ABSENT, Fault, PipelineError
 from policies.trace import TraceError
 from reports.recorded import Recorded, read_recorded
+from reports.remade import summary_of
 from reports.sampled import Samples, read_devices, read_scalars
 from reports.summaryfile import FILE, checked_comparison, checked_summary, read_json
 from reports.tracelayout import FILE as TRACE
@@ -106,9 +107,7 @@ def _of_folder(folder: Path, document: Mapping[str, Any] | None) -> Run:
             missing.append(f"the trace is of another run than {FILE} ({why}): figures over time are left out")
             recorded = None
     elif recorded is not None:
-        from reports.remade import summary_of_trace  # reads every event; rarely needed
-
-        summary = checked_summary(summary_of_trace(recorded.path), recorded.path)
+        summary = checked_summary(summary_of(recorded), recorded.path)
         missing.append(f"{FILE} is missing: its figures were computed again from the trace; memory is left out")
     else:
         raise _fault(folder, "; ".join(missing) or f"holds neither {FILE} nor {TRACE}", "give a run's folder")

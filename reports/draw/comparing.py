@@ -68,10 +68,7 @@ def rates(runs: Sequence[Run]) -> Plate:
     axes[0].set_xlim(0, 1.28 * axes[0].get_xlim()[1])
     axes[0].set_xlabel(f"throughput [{sign}]")
     if gains:
-        over = next(run.gain_over for run in runs if run.gain is not None)
-        axes[1].axvline(0, color=MUTED, linewidth=1)
-        axes[1].set_xlabel(f"gain over {short(over, 14)} [%]")
-        axes[1].margins(x=0.12)
+        _label_gains(axes[1], next(run.gain_over for run in runs if run.gain is not None))
     paired = " Right: the gain with its paired 95 % interval: the same work and draws under both policies."
     return Plate(
         key="compare-rates",
@@ -155,6 +152,12 @@ def overlay(runs: Sequence[Run]) -> Plate | None:
         figure=figure,
         wide=True,
     )
+
+
+def _label_gains(axis: Axes, over: str) -> None:
+    axis.axvline(0, color=MUTED, linewidth=1)
+    axis.set_xlabel(f"gain over {short(over, 14)} [%]")
+    axis.margins(x=0.12)
 
 
 def _whiskers(axis: Axes, row: int, middle: float, bounds: Sequence[float]) -> None:

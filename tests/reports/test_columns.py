@@ -1,5 +1,6 @@
 """Figures' numbers from a trace's columns: they equal the accumulator's, for every kind of run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.trace import TraceError
+from reports.counted import metrics_of_columns
 from reports.durations import durations, step_seconds
 from reports.flow import commits, eta_history, rate_over_time
 from reports.levels import Level, lane_levels
-from reports.metrics import BUSY, STATES, TRANSFER
+from reports.metrics import BUSY, STATES, TRANSFER, Metrics
 from reports.recorded import Recorded, read_recorded
 from reports.shapes import mixing_of, shapes_of
 from reports.spans import WorkerSpans, worker_spans
 from reports.statistics import Eta, remaining_time
+from reports.summary import Facts, summarize, to_json
 from reports.tracefile import metrics_of, read_trace
 from tests.recording import BY_HAND, CASES, Case
 
@@ -91,6 +94,23 @@ def test_the_seconds_of_batches_and_steps_add_up_to_the_meters(case: Case, tmp_p
         assert each.transfer_s.sum() == pytest.approx(meter.seconds[TRANSFER])
     if case.step:
         assert step_seconds(recorded) == pytest.approx([case.step] * metrics.windows)
+
+
+def summary_by(metrics: Metrics, case: Case) -> Any:
+    facts = Facts(kind="simulation", policy=case.policy, seed=0, config={}, anchors=8)
+    text = to_json(summarize(metrics, case.plan(), facts))
+    return json.loads(text, parse_float=lambda number: round(float(number), 7))
+
+
+@cases
+def test_a_summary_counted_from_the_columns_is_that_of_the_events(case: Case, tmp_path: Path) -> None:
+    recorded = recorded_of(case, tmp_path)
+    by_events, by_columns = metrics_of(read_trace(tmp_path)), metrics_of_columns(recorded)
+    assert summary_by(by_columns, case) == summary_by(by_events, case)
+    assert bytes(by_columns.place) == bytes(by_events.place)
+    assert (by_columns.fed_at, by_columns.to_assign) == (by_events.fed_at, by_events.to_assign)
+    assert by_columns.loader_busy == pytest.approx(by_events.loader_busy)
+    assert by_columns.loaded_tokens == by_events.loaded_tokens
 
 
 def test_what_is_planned_is_counted_by_bucket_without_a_rest(run: Recorded) -> None:
