@@ -4,11 +4,12 @@ import warnings
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, create_mask
 
 from dflash_run.model.attention import attend
-from dflash_run.model.compiled import compiled
-from dflash_run.model.mask import mask_mod, masks_for
+from dflash_run.model.mask import masks_for
+from dflash_run.model.rule import mask_mod
+from dflash_run.model.tiles import TILE, block_mask
 from tests.run.model.tiny import SLIDING
 
 
@@ -63,13 +64,32 @@ def test_a_block_without_context_sees_itself_only() -> None:
     assert seen == own
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("default")  # tracing brings up warnings of torch's own code
-def test_the_compiled_mask_is_the_same_for_shapes_that_change() -> None:
-    for seed in (0, 2, 4):
-        anchors, documents, context = _case(seed)
-        queries = anchors.shape[1] * 4
-        rule = mask_mod(anchors, context, 4, documents=documents, window=7)
-        ours = compiled(create_block_mask)(rule, 2, None, queries, context + queries, device="cpu", BLOCK_SIZE=16)
-        theirs = create_block_mask(rule, 2, None, queries, context + queries, device="cpu", BLOCK_SIZE=16)
-        assert torch.equal(ours.to_dense(), theirs.to_dense())
+@pytest.mark.parametrize("seed", range(12))
+def test_tiles_that_are_skipped_hold_nothing_and_whole_tiles_hold_everything(seed: int) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    size, context = (4, 8, 16, 6)[seed % 4], int(torch.randint(5, 900, (), generator=draw))
+    anchors = torch.randint(0, context, (2, int(torch.randint(1, 60, (), generator=draw))), generator=draw)
+    documents = (torch.rand(2, context, generator=draw) < 0.01).cumsum(1) if seed % 3 == 1 else None
+    window = 150 if seed % 3 == 2 else None
+    rule = mask_mod(anchors, context, size, documents=documents, window=window)
+    ours = block_mask(rule, anchors, context, size, documents=documents is not None, window=window)
+    queries = anchors.shape[1] * size
+    keys = context + queries
+    dense = create_mask(rule, 2, 1, queries, keys, device="cpu")[:, 0]
+    rows, columns = -(-queries // TILE), -(-keys // TILE)
+    part, whole = _tiles(ours.kv_num_blocks, ours.kv_indices), _tiles(ours.full_kv_num_blocks, ours.full_kv_indices)
+    assert not (part & whole).any() and part.shape == (2, rows, columns)
+    for row in range(rows):
+        for column in range(columns):
+            tile = dense[:, row * TILE : (row + 1) * TILE, column * TILE : (column + 1) * TILE].flatten(1)
+            here, all_of_it = part[:, row, column], whole[:, row, column]
+            assert (tile.any(1) <= (here | all_of_it)).all() and (all_of_it <= tile.all(1)).all()
+    if documents is None and window is None:
+        assert part.sum() + whole.sum() < part.numel() or rows == 1, "something is skipped"
+
+
+def _tiles(counts: torch.Tensor | None, which: torch.Tensor | None) -> torch.Tensor:
+    """bool [b, rows, columns] of what flex_attention is told."""
+    assert counts is not None and which is not None
+    named = torch.arange(which.shape[-1]) < counts[..., None]
+    return torch.zeros(which.shape, dtype=torch.bool).scatter(-1, which.long(), named)[:, 0]
