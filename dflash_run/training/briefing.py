@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dflash_run.briefing import Posts
 from dflash_run.crew import Worker
 from dflash_run.data.planning import TrainingPlan
-from dflash_run.launcher import Posts
 from dflash_run.messages import Applied, Apply, Computed, Ready
 from dflash_run.training.checkpoint import Checkpoint, Checkpoints, runs_of
 from dflash_run.training.messages import ComputeStates, Evaluate, Evaluated, HoldOut, Probe, Save, Saved, TrainOn
@@ -52,7 +52,7 @@ class Progress:
 
 @dataclass(kw_only=True)
 class TrainingBriefing:
-    """For the launcher (`dflash_run.launcher.Briefing`)."""
+    """For the launcher (`dflash_run.briefing.Briefing`)."""
 
     plan: TrainingPlan
     progress: Progress

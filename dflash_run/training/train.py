@@ -1,9 +1,11 @@
 """A training put together: the plan, dispatcher and observers of every run, with processes that really train."""
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +16,7 @@ from dflash_run.training.briefing import Progress, TrainingBriefing, trained_run
 from dflash_run.training.checkpoint import Checkpoint, Checkpoints
 from dflash_run.training.devices import DeviceSampler
 from dflash_run.training.jobs import be_drafter, be_target
-from dflash_run.training.orders import TrainingOrders
+from dflash_run.training.orders import PEAK, TrainingOrders
 from dflash_run.training.preparation import Preparation
 from dflash_run.training.scalars import Scalars
 from dflash_run.transport.memory import SharedMemory
@@ -81,7 +83,8 @@ def train(
         writer.finish(end)
     _clear(folder)
     run.failures.extend(launcher.failures + briefing.failures)
-    return run, _told(prepared, progress, scalars, slots)
+    run.told["launcher"] = launcher.cost()
+    return run, _told(prepared, progress, scalars, slots, folder)
 
 
 def _progress(prepared: Preparation) -> Progress:
@@ -180,7 +183,9 @@ def _clear(folder: Path) -> None:
             path.rmdir()
 
 
-def _told(prepared: Preparation, progress: Progress, scalars: Scalars, slots: SlotTable) -> dict[str, Any]:
+def _told(
+    prepared: Preparation, progress: Progress, scalars: Scalars, slots: SlotTable, folder: Path
+) -> dict[str, Any]:
     """What the summary says of the training itself."""
     resumed = prepared.resumed
     report = prepared.corpus.report
@@ -203,6 +208,11 @@ def _told(prepared: Preparation, progress: Progress, scalars: Scalars, slots: Sl
                 "targets": [list(names) for names in prepared.placement.targets],
                 "drafters": list(prepared.placement.drafters),
             },
+            "peaks": {
+                path.name.removesuffix(PEAK).replace("-", "/"): json.loads(path.read_text())
+                for path in sorted((folder / RECORDS).glob(f"*{PEAK}"))
+            },
+            "forecast": {role: asdict(each) | {"total": each.total} for role, each in prepared.footprints.items()},
             "host_slots": slots.opened(HOST),
             "slot_bytes": prepared.slot_bytes,
         }
