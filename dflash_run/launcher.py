@@ -115,6 +115,10 @@ class Launcher:
         workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
         self._people = Attendance(crew, workers, briefing.heard)
 
+    def now(self) -> float:
+        """Model seconds since the start; 0 before it."""
+        return self._now
+
     def cost(self) -> dict[str, float]:
         """What deciding cost: wall seconds inside the dispatcher, and their share of the run."""
         wall = self._now / self._speedup

@@ -60,8 +60,6 @@ class TrainingBriefing:
     on_host: bool
     """Whether hidden states wait in host memory."""
     scalars: Scalars
-    clock: Callable[[], float]
-    """Seconds since the start of the run."""
     checkpoints: Checkpoints | None
     """None where weights are not kept (`sync: none`)."""
     describe: Callable[[Progress, dict[str, float]], Checkpoint]
@@ -72,6 +70,8 @@ class TrainingBriefing:
     held_out: Sequence[int]
     """Corpus ids of the held-out samples to evaluate on."""
     held_out_folder: Path
+    clock: Callable[[], float] = field(default=lambda: 0.0)
+    """Seconds since the start of the run; the launcher's, once there is one."""
     failures: list[str] = field(default_factory=list)
     """Checkpoints that could not be written."""
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
@@ -61,7 +60,6 @@ def train(
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")
         stack.callback(memory.close)
         slots = SlotTable(memory.new)
-        stack.enter_context(DeviceSampler(folder, prepared.placement.gpus()))
         crew = ProcessCrew(_jobs(prepared, folder, slots, verify), start)
         stack.callback(crew.close)
         briefing = _briefing(prepared, folder, progress, slots, scalars)
@@ -78,6 +76,8 @@ def train(
             interrupted=interrupted,
             watch=None if watch is None else lambda now: watch(now, run, scalars.latest),
         )
+        briefing.clock = launcher.now
+        stack.enter_context(DeviceSampler(folder, prepared.placement.gpus(), launcher.now))
         end = launcher.run()
         run.metrics.finish(end)
         writer.finish(end)
@@ -101,7 +101,6 @@ def _briefing(
     prepared: Preparation, folder: Path, progress: Progress, slots: SlotTable, scalars: Scalars
 ) -> TrainingBriefing:
     training = prepared.pipeline.training
-    start = time.monotonic()
     kept = training.sync != "none"
     return TrainingBriefing(
         plan=prepared.plan,
@@ -109,7 +108,6 @@ def _briefing(
         slots=slots,
         on_host=prepared.pipeline.memory.staging == "host",
         scalars=scalars,
-        clock=lambda: time.monotonic() - start,
         checkpoints=Checkpoints(folder, training.keep) if kept else None,
         describe=partial(_describe, prepared),
         save_every=training.save_every,
