@@ -109,10 +109,11 @@ class ThreadCrew:
 
 
 class _PipeMail:
-    """A process's mail box."""
+    """A process's mail box. Threads of it may send at the same time."""
 
     def __init__(self, pipe: "Connection[Any, Any]") -> None:
         self._pipe = pipe
+        self._sending = threading.Lock()
 
     def get(self, timeout: float | None) -> object | None:
         if not self._pipe.poll(timeout):
@@ -124,7 +125,8 @@ class _PipeMail:
         return message
 
     def send(self, message: object) -> None:
-        self._pipe.send(message)
+        with self._sending:
+            self._pipe.send(message)
 
 
 def _work_in_process(pipe: "Connection[Any, Any]", job: Job) -> None:

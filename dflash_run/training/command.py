@@ -86,6 +86,9 @@ def _introduced(prepared: Preparation) -> list[str]:
     ]
     if host is not None:
         lines.append(f"staging: at most {host / 1e9:.2f} GB of host memory")
+    if placement.gpus():
+        needs = (f"a {role} {each.total / 1e9:.1f} GB" for role, each in prepared.footprints.items())
+        lines.append(f"on its device needs {', '.join(needs)}")
     return lines
 
 

@@ -3,9 +3,8 @@
 import json
 import os
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -95,7 +94,9 @@ def _shared(pipeline: Pipeline, drafters: list[str]) -> Iterator[Fault]:
 class DeviceSampler:
     """Samples utilisation and memory of GPUs into `devices.jsonl` from a thread; does nothing without GPUs."""
 
-    def __init__(self, folder: Path, gpus: list[int]) -> None:
+    def __init__(self, folder: Path, gpus: list[int], clock: Callable[[], float]) -> None:
+        """`clock`: seconds since the start of the run; nothing is sampled before it."""
+        self._clock = clock
         self._path = folder / FILE
         self._gpus = gpus
         self._over = threading.Event()
@@ -121,11 +122,11 @@ class DeviceSampler:
         except Exception as error:  # a missing library or driver must not end a training
             self._path.write_text(json.dumps({"missing": f"{type(error).__name__}: {error}"}) + "\n")
             return
-        start = time.monotonic()
         with self._path.open("w", encoding="ascii", buffering=1) as file:
             while not self._over.wait(_EVERY_S):
-                for gpu, handle in handles:
-                    file.write(json.dumps(_reading(pynvml, gpu, handle, time.monotonic() - start)) + "\n")
+                now = self._clock()
+                for gpu, handle in handles if now > 0 else ():
+                    file.write(json.dumps(_reading(pynvml, gpu, handle, now)) + "\n")
 
 
 def _reading(nvml: Any, gpu: int, handle: Any, now: float) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Everything that is checked and worked out before a training's workers start, and before any model is loaded."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from dflash_run.model.shape import DrafterShape
 from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.checkpoint import Checkpoint
 from dflash_run.training.devices import Placement, place
+from dflash_run.training.footprint import Footprint, drafter_footprint, target_footprint
 from dflash_run.transport.memory import available_bytes
 from dflash_run.transport.parcel import HEAD_BYTES, ITEM_BYTES
 from policies.assembly import build_dispatcher
@@ -50,6 +52,8 @@ class Preparation:
     slot_bytes: int
     memory: MemoryReport
     """The most that staging can need."""
+    footprints: dict[str, Footprint]
+    """What a worker of each role will need of its device."""
     resumed: Resumed | None = None
 
 
@@ -71,15 +75,17 @@ def prepare_training(
         faults += _attempt(_read_corpus, pipeline, found | {"progress": progress}, found)
     if faults:
         raise PipelineError({str(fault): fault for fault in faults}.values())
-    pipeline = _completed(pipeline, found["shape"], placement)
     corpus: Corpus = found["corpus"]
     assert pipeline.data is not None, "checked above"
     plan = plan_for_training(pipeline.data, corpus, pipeline.seed)
+    pipeline = _completed(pipeline, found["shape"], placement)
     resumed = None if resume is None else _resumed(resume, plan, corpus)
     done = resumed.checkpoint.batches() if resumed is not None else set()
     ids = [batch for batch in range(plan.batches.count) if batch not in done]
     leg = plan.batches if resumed is None else plan.batches.select(ids)
     slot_bytes, memory = _sizes(pipeline, plan.batches, leg)
+    footprints = _footprints(pipeline, found, plan.batches, slot_bytes, memory)
+    _check_devices(pipeline, placement, footprints)
     return Preparation(
         pipeline=pipeline,
         corpus=corpus,
@@ -90,6 +96,7 @@ def prepare_training(
         placement=placement,
         slot_bytes=slot_bytes,
         memory=memory,
+        footprints=footprints,
         resumed=resumed,
     )
 
@@ -208,6 +215,41 @@ def _sizes(p: Pipeline, plan: BatchPlan, leg: BatchPlan) -> tuple[int, MemoryRep
     if faults:
         raise PipelineError(faults)
     return slot, needed
+
+
+def _footprints(
+    p: Pipeline, found: dict[str, Any], plan: BatchPlan, slot_bytes: int, memory: MemoryReport
+) -> dict[str, Footprint]:
+    shape, tied = found["shape"], bool(found["target"].tie_word_embeddings)
+    largest = int((plan.samples * plan.length).argmax()) if plan.count else 0
+    samples, length = (int(plan.samples[largest]), int(plan.length[largest])) if plan.count else (1, 1)
+    per_token = p.memory.bytes_per_token or 1
+    at_target = max((peak or 0 for peak in memory["target_peak_bytes"]), default=0)
+    slots = 1 if p.memory.staging == "host" else max(1, at_target // max(samples * length * per_token, 1))
+    drafter = drafter_footprint(p, shape, slot_bytes=slot_bytes, samples=samples, length=length, tied=tied)
+    return {
+        "target": target_footprint(p, shape, slot_bytes=slot_bytes, slots=slots, most=samples * length),
+        "drafter": drafter,
+    }
+
+
+def _check_devices(p: Pipeline, placement: Placement, footprints: dict[str, Footprint]) -> None:
+    """Refuse what a device cannot hold, as `memory.device_limit` says."""
+    limit = p.memory.device_limit
+    if limit is None:
+        return
+    held: Counter[str] = Counter()
+    for devices in placement.targets:
+        for name in devices:
+            held[name] += footprints["target"].total // len(devices)
+    for name in placement.drafters:
+        held[name] += footprints["drafter"].total
+    over = {name: size for name, size in held.items() if name.startswith("cuda") and size > limit}
+    if over:
+        told = ", ".join(f"{name} needs {size / 1e9:.1f} GB" for name, size in sorted(over.items()))
+        rule = f"must hold the workers of each device: {told}"
+        remedy = "lower training.pass_slots, data.batch or dispatch.depth, or move a worker"
+        raise PipelineError([Fault("memory.device_limit", limit, rule, remedy)])
 
 
 _LESS: Final = "lower dispatch.depth, or the size of a batch"

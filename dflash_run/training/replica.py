@@ -50,6 +50,8 @@ class Replica:
         if weights is not None:
             self.drafter.load_state_dict(weights)
         self._training = training
+        self._samples = max(1, training.pass_slots // (training.anchors * shape.block_size))
+        """Samples that go through the drafter at once: activations are what its memory is needed for."""
         self._objective = Objective(shape, training, embed, head, seed=seed)
         parameters = list(self.drafter.parameters())
         size = sum(parameter.numel() for parameter in parameters)
@@ -63,10 +65,11 @@ class Replica:
 
     def micro_batch(self, batch: MicroBatch) -> None:
         """Add a micro-batch's gradient and figures to `flat`. If it raises, `flat` is undefined: `drop` it."""
-        sums = self._objective.sums(self.drafter, batch, epoch=batch.epoch)
-        if sums.loss is not None:
-            sums.loss.backward()  # type: ignore[no-untyped-call]
-        self._tail.add_(sums.figures)
+        for part in batch.split(self._samples):
+            sums = self._objective.sums(self.drafter, part, epoch=batch.epoch)
+            if sums.loss is not None:
+                sums.loss.backward()  # type: ignore[no-untyped-call]
+            self._tail.add_(sums.figures)
 
     def apply(self, progress: float) -> StepReport:
         """Step with what is in `flat`, and empty it; `progress` is the share of planned batches trained, these too.
@@ -98,7 +101,8 @@ class Replica:
         """Held-out figures, with anchors that are the same every time; changes nothing."""
         figures = torch.zeros(len(Figure), dtype=torch.float64, device=self.flat.device)
         for batch in batches:
-            figures += self._objective.sums(self.drafter, batch, epoch=HELD_OUT).figures
+            for part in batch.split(self._samples):
+                figures += self._objective.sums(self.drafter, part, epoch=HELD_OUT).figures
         return Evaluation.of(figures.tolist())
 
     def state(self) -> list[Tensor]:
