@@ -1,4 +1,4 @@
-"""`make demo-train`: a small target, its answers as data, and a drafter trained on them 1 + 1, then 2 + 2, on the CPU."""
+"""`make demo-train`: a small target, its answers as data, and a drafter trained on them 1 + 1, then 2 + 2."""
 
 import json
 import sys
@@ -80,7 +80,7 @@ def _compare(file: Path, changes: list[str], summaries: dict[str, dict[str, Any]
         name = f"trained {shape.replace('x', ' + ')}, {batches['trained']} of {batches['planned']} batches"
         table.add_row(name, f"{figures[ACCEPTED]:.2f}", f"{figures[LOSS]:.2f}")
     people, most = console(), prepared.pipeline.model.block_size - 1
-    people.print(f"\nWhat was learnt: tokens of a block of {most} that are right before the first wrong one, on average")
+    people.print(f"\nWhat was learnt: of {most} drafted tokens, how many are right before the first wrong one")
     people.print(table)
     people.print(_NEXT, highlight=False, markup=False)
 
