@@ -1,7 +1,7 @@
 """What a training goes on from, and whether it can: the same data and plan, the same drafter, files that are whole."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,12 +11,17 @@ from dflash_run.model.config import target_config
 from dflash_run.model.shape import DrafterShape
 from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.checkpoint import Checkpoint
-from policies.faults import Fault, PipelineError
+from policies.faults import Fault, PipelineError, shown
 from policies.loading import from_mapping
 
 _PLAN: Final = "give the same seed, data.batch, buckets, order, held_out and epochs"
-_KEYS: Final = {"layers": "model.drafter_layers"}
-"""Keys of the file for fields of the shape that are called otherwise there."""
+_KEYS: Final = {
+    "layers": "model.drafter_layers",
+    "taps": "model.taps",
+    "block_size": "model.block_size",
+    "mask_token_id": "model.mask_token_id",
+}
+"""Keys of the file by fields of the shape; the others are the target's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,11 +64,10 @@ def _other_drafter(kept: Checkpoint, shape: DrafterShape) -> Iterator[Fault]:
         before = DrafterShape.of(target_config(theirs), theirs, mask)
     except PipelineError:  # another version's file, or a target that has moved: the tensors' shapes must do
         return
-    for field in fields(DrafterShape):
-        ours, old = getattr(shape, field.name), getattr(before, field.name)
+    for name, key in _KEYS.items():
+        ours, old = getattr(shape, name), getattr(before, name)
         if ours != old:
-            key = _KEYS.get(field.name, f"model.{field.name}")
-            yield Fault(key, ours, f"must be the checkpoint's: {old}", "go on with that, or begin anew")
+            yield Fault(key, ours, f"must be the checkpoint's: {shown(old)}", "go on with that, or begin anew")
 
 
 def _damage(folder: Path, shape: DrafterShape) -> list[Fault]:
