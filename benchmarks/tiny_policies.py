@@ -36,13 +36,13 @@ def main() -> None:
     torch.set_num_threads(1)
     base = {seed: _baselines(_pipeline(seed, given.epochs)) for seed in seeds}
     rows: dict[str, list[dict[str, float]]] = {}
-    for seed in seeds:
-        for policy, sync in CASES:
-            changes = {"dispatch.policy": policy, "training.sync": sync}
-            folder = given.out / f"epochs-{given.epochs}" / f"{policy}-{sync}-{seed}"
+    for case in CASES:
+        for seed in seeds:
+            changes = {"dispatch.policy": case[0], "training.sync": case[1]}
+            folder = given.out / f"epochs-{given.epochs}" / f"{'-'.join(case)}-{seed}"
             figures = _trained(replaced(_pipeline(seed, given.epochs), changes), folder)
-            rows.setdefault(f"{policy}, {sync}", []).append(figures)
-            print(f"seed {seed} {policy}, {sync}: {figures[ACCEPTED]:.3f}, loss {figures[LOSS]:.3f}", flush=True)
+            rows.setdefault(", ".join(case), []).append(figures)
+            print(f"{', '.join(case)}, seed {seed}: {figures[ACCEPTED]:.3f}, loss {figures[LOSS]:.3f}", flush=True)
     _print(base, rows)
 
 
