@@ -37,7 +37,7 @@ def test_a_training_stops_goes_on_elsewhere_and_is_replayed(
     limits = ("--set", "data.epochs=1", "--set", "stop.max_steps=3", "--json")
     status, out, err = run("train", tiny / "pipeline.yaml", *FAST, *limits, folder=tmp_path)
     assert status == 0 and "Error" not in err and "Warning" not in err, err
-    first, folder = strict_json(out), tmp_path / "runs" / "pipeline"
+    first, folder = strict_json(out), tmp_path / "runs" / "tiny"
     check_identities(first)
     assert (folder / "summary.json").read_text() == out
     assert first["stop_reason"] == "max_steps" and first["batches"]["trained"] == first["optimizer_steps"] == 3
@@ -51,7 +51,7 @@ def test_a_training_stops_goes_on_elsewhere_and_is_replayed(
     status, out, err = run("train", tiny / "pipeline.yaml", *FAST, *limits[:2], *changes[:2], "--json",
                            "--resume", folder, folder=tmp_path)  # fmt: skip
     assert status == 0, err
-    second, beside = strict_json(out), tmp_path / "runs" / "pipeline-2"
+    second, beside = strict_json(out), tmp_path / "runs" / "tiny-2"
     check_identities(second)
     assert second["stop_reason"] == "data_exhausted" and second["training"]["trained_before"] == 3
     assert second["batches"]["trained"] == kept.planned - 3
