@@ -7,9 +7,11 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, Protocol
@@ -131,8 +133,6 @@ class _PipeMail:
 
 def _work_in_process(pipe: "Connection[Any, Any]", job: Job) -> None:
     """A worker process. An interrupt from the terminal is the launcher's business."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     mail = _PipeMail(pipe)
     try:
@@ -141,6 +141,17 @@ def _work_in_process(pipe: "Connection[Any, Any]", job: Job) -> None:
         os._exit(1)  # nobody listens any more
     except Exception as error:
         mail.send(Gone(f"{type(error).__name__}: {error}"))
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """What is started meanwhile is born deaf to the terminal's Ctrl-C; ours is heard when the context ends."""
+    resource_tracker.ensure_running()  # starting it would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class ProcessCrew:
@@ -161,7 +172,8 @@ class ProcessCrew:
                 name=_named(worker),
                 daemon=True,
             )
-            process.start()
+            with _no_interrupts():
+                process.start()
             theirs.close()
             self._pipes[worker], self._processes[worker] = ours, process
 

@@ -4,10 +4,12 @@ import logging
 import sys
 from pathlib import Path
 
+from rich.console import Console
+
 from dflash_run.live import live_view
 from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.preparation import Preparation, prepare_training
-from dflash_sim.cli import console, described, name_of, status_of
+from dflash_sim.cli import check_outputs, console, described, name_of, status_of
 from dflash_sim.prediction import summary_of
 from policies.faults import ABSENT, Fault, PipelineError
 from policies.loading import from_mapping, load
@@ -32,13 +34,17 @@ def train_file(
     for library in ("huggingface_hub", "transformers", "accelerate"):
         logging.getLogger(library).setLevel(logging.ERROR)  # what is wrong is told as a fault, on one line
     pipeline = _read(file, resume, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
-    people = console()
+    people = Console(stderr=True) if as_json else console()
     prepared = prepare_training(pipeline, gpus=_gpus(), resume=resume)
     name = name_of(pipeline, file or Path("training.yaml"))
     folder = out if out is not None else _fresh(Path("runs") / name, resume)
+    check_outputs(folder)
     title = f"{name}: {described(prepared.pipeline)}"
     for line in _introduced(prepared):
         people.print(line, style="dim", highlight=False, markup=False)
+    earlier = checkpoints.set_aside(folder) if resume is None else None
+    if earlier is not None:
+        people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)
     with live_view(title) as watch:
         run, told = train(prepared, folder, verify=verify, watch=watch)
     summary = summary_of(run, kind="training", **told)

@@ -35,8 +35,8 @@ def place(pipeline: Pipeline, gpus: int) -> tuple[Placement, list[Fault]]:
     """The devices of the file, or one GPU for each worker in order, or the CPU where there is no GPU."""
     topology = pipeline.topology
     given, each = topology.devices, topology.target_gpus
-    targets = _named(given.targets) if given and given.targets else None
-    drafters = _named(given.drafters) if given and given.drafters else None
+    targets = _named(given.targets, topology.targets) if given and given.targets else None
+    drafters = _named(given.drafters, topology.drafters) if given and given.drafters else None
     faults: list[Fault] = []
     if targets is None and drafters is None and gpus:
         needed = topology.targets * each + topology.drafters
@@ -58,7 +58,8 @@ def place(pipeline: Pipeline, gpus: int) -> tuple[Placement, list[Fault]]:
     return Placement(targets=spread, drafters=tuple(drafters)), faults
 
 
-def _named(names: tuple[str, ...]) -> list[str]:
+def _named(given: str | tuple[str, ...], count: int) -> list[str]:
+    names = (given,) * count if isinstance(given, str) else given
     return ["cuda:0" if name == "cuda" else name for name in names]
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -10,11 +11,11 @@ from dflash_run.data.corpus import Corpus, prepare_corpus
 from dflash_run.data.planning import TrainingPlan, plan_for_training
 from dflash_run.data.tokenizer import load_tokenizer, mask_token
 from dflash_run.model.config import target_config
+from dflash_run.model.frozen import check_weights
 from dflash_run.model.shape import DrafterShape
-from dflash_run.training import checkpoint as checkpoints
-from dflash_run.training.checkpoint import Checkpoint
 from dflash_run.training.devices import Placement, place
 from dflash_run.training.footprint import Footprint, drafter_footprint, target_footprint
+from dflash_run.training.resuming import Resumed, resumed_from
 from dflash_run.transport.memory import available_bytes
 from dflash_run.transport.parcel import HEAD_BYTES, ITEM_BYTES
 from policies.assembly import build_dispatcher
@@ -25,14 +26,8 @@ from policies.pipeline import Pipeline
 from reports.memory import MemoryReport, forecast
 
 _PAGE: Final = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resumed:
-    """What a training goes on from."""
-
-    folder: Path
-    checkpoint: Checkpoint
+_TRACKERS: Final = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX")}
+"""Packages that a tracker needs, one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +74,7 @@ def prepare_training(
     assert pipeline.data is not None, "checked above"
     plan = plan_for_training(pipeline.data, corpus, pipeline.seed)
     pipeline = _completed(pipeline, found["shape"], placement)
-    resumed = None if resume is None else _resumed(resume, plan, corpus)
+    resumed = None if resume is None else resumed_from(resume, plan, corpus, found["shape"])
     done = resumed.checkpoint.batches() if resumed is not None else set()
     ids = [batch for batch in range(plan.batches.count) if batch not in done]
     leg = plan.batches if resumed is None else plan.batches.select(ids)
@@ -110,6 +105,10 @@ def _missing(p: Pipeline) -> Iterator[Fault]:
     if p.training.sync == "none" and p.training.save_every:
         rule = "must be 0 under sync: none, whose replicas train apart: there is no one model to keep"
         yield Fault("training.save_every", p.training.save_every, rule, "set training.sync: step or pooled")
+    needed = _TRACKERS.get(p.training.tracker)
+    if needed is not None and not any(map(find_spec, needed)):
+        remedy = f"pip install {needed[0]}, or set training.tracker: none"
+        yield Fault("training.tracker", p.training.tracker, f"needs the package {needed[0]}", remedy)
     if p.dispatch.placement == "producer":
         rule = "must be taker, or left out, to train: hidden states wait on the target's side"
         yield Fault("dispatch.placement", p.dispatch.placement, rule)
@@ -130,9 +129,12 @@ def _attempt(
 
 def _read_target(p: Pipeline, found: dict[str, Any]) -> None:
     found["target"] = target_config(p.model)
+    check_weights(p.model)
 
 
 def _read_tokenizer(p: Pipeline, found: dict[str, Any]) -> None:
+    if "target" not in found and p.model.tokenizer is None:
+        return  # it would be the target's, whose fault is told
     found["tokenizer"] = load_tokenizer(p.model)
     if "target" in found:
         found["mask"] = mask_token(p.model, found["tokenizer"], found["target"].vocab_size)
@@ -170,24 +172,6 @@ def _completed(pipeline: Pipeline, shape: DrafterShape, placement: Placement) ->
     elif pipeline.memory.staging == "device":
         mapping["dispatch"]["placement"] = "taker"
     return from_mapping(mapping)
-
-
-def _resumed(path: Path, plan: TrainingPlan, corpus: Corpus) -> Resumed:
-    folder = checkpoints.find(path)
-    kept = checkpoints.read(folder)
-    for what, ours, theirs, remedy in (
-        ("data", corpus.content_hash, kept.corpus_hash, "give the same data, tokenizer and data.max_length"),
-        (
-            "batch plan",
-            plan.batches.content_hash,
-            kept.plan_hash,
-            "give the same seed, data.batch, buckets, order, held_out and epochs",
-        ),
-    ):
-        if ours != theirs:
-            rule = f"must go on with the checkpoint's {what}: batches could else be trained twice, or never"
-            raise PipelineError([Fault("--resume", str(folder), rule, remedy)])
-    return Resumed(folder=folder, checkpoint=kept)
 
 
 def _sizes(p: Pipeline, plan: BatchPlan, leg: BatchPlan) -> tuple[int, MemoryReport]:

@@ -134,6 +134,14 @@ class Replica:
         return {f"{n}.{m}": state[p][m] for n, p in self.drafter.named_parameters() for m in _MOMENTS}
 
 
+def kept_tensors(shape: DrafterShape) -> dict[str, dict[str, Tensor]]:
+    """What `Replica.save` writes for a drafter: by file and name, tensors of the device `meta`."""
+    weights = dict(Drafter(shape, seed=0, device="meta").named_parameters())
+    once = torch.empty((), device="meta")
+    moments = {f"{n}.{m}": once if m == "step" else p for n, p in weights.items() for m in _MOMENTS}
+    return {WEIGHTS: {name: weight.detach() for name, weight in weights.items()}, OPTIMIZER: moments}
+
+
 def _optimizer(parameters: list[torch.nn.Parameter], training: Training) -> torch.optim.AdamW:
     """Fused AdamW whose state exists from the start, so that it can be sent and received before the first step.
 
