@@ -27,6 +27,8 @@ bench: .venv/dev .venv-compiled/done
 	$(BIN)/python benchmarks/dispatcher.py
 	@echo "compiled from the same source (DFLASH_COMPILE=1)"
 	.venv-compiled/bin/python benchmarks/simulator.py
+	@echo "the report of a week's run"
+	$(BIN)/python benchmarks/report.py
 
 # Twelve rehearsals of about 40 s beside their predictions, as docs/validation.md.
 validate-rehearsal: .venv/base

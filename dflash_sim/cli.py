@@ -3,7 +3,6 @@
 What reads or writes traces is imported where it is used: pyarrow would double the time that a command takes to start.
 """
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
@@ -20,25 +19,21 @@ from dflash_sim.comparison import predict, with_policy
 from dflash_sim.interrupts import STATUS as INTERRUPTED
 from dflash_sim.interrupts import interruptible
 from dflash_sim.timings_file import TimingsError
-from policies.batches import BatchPlanError
 from policies.builtin import BUILTIN
-from policies.errors import PolicyError
-from policies.faults import Fault, PipelineError, one_line
+from policies.faults import Fault, PipelineError
 from policies.loading import load
 from policies.pipeline import Pipeline
-from policies.trace import TraceError
+from reports import commands
 from reports.summary import is_incomplete, to_json, versions, write_text
 from reports.table import duration, print_comparison, print_run
 
 if TYPE_CHECKING:
     from dflash_sim.timings_file import Profile
 
-# Typer carries Click inside from 0.29 on and depends on it before; its exceptions have the same names in both.
-_Misused: Final[type[Any]] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
-
-COMPLETE: Final = 0
-UNUSABLE: Final = 2
-INCOMPLETE: Final = 3
+COMPLETE: Final = commands.COMPLETE
+UNUSABLE: Final = commands.UNUSABLE
+INCOMPLETE: Final = commands.INCOMPLETE
+console = commands.console
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Predict a pipeline before renting GPUs.")
 
@@ -188,38 +183,9 @@ def main() -> None:
     sys.exit(guarded(app, sys.argv[1:]))
 
 
-def _run(command: typer.Typer, arguments: list[str]) -> int:
-    try:
-        return int(command(arguments, standalone_mode=False) or 0)
-    except typer.Exit as ended:
-        return ended.exit_code
-
-
 def guarded(command: typer.Typer, arguments: list[str]) -> int:
-    """Run a command; what is wrong with its input is told in one line a fault, without a traceback."""
-    if sys.stdout is None:  # closed by whoever started us
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-    sys.path.append("")  # a user's own policy is imported from the folder they stand in
-    try:
-        status = _run(command, arguments)
-        sys.stdout.flush()
-        return status
-    except _Misused as error:
-        lines = [one_line(error.format_message())]
-    except PolicyError as error:
-        lines = [one_line(f"dispatch.policy: {error}")]
-    except (PipelineError, BatchPlanError, TimingsError, TraceError) as error:
-        lines = str(error).splitlines()
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # whoever reads us has seen enough; the latter is Typer's way
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return COMPLETE
-    except OSError as error:
-        lines = [one_line(f"{error.filename or 'file'}: {error.strerror or error}")]
-    for line in lines:
-        sys.stderr.write(line + "\n")
-    return UNUSABLE
+    """Run a command of ours; what is wrong with its input is told in one line a fault, without a traceback."""
+    return commands.guarded(command, arguments, TimingsError)
 
 
 def check_outputs(folder: Path, perfetto: Path | None = None) -> None:
@@ -281,12 +247,6 @@ def print_measured(profile: "Profile") -> None:
         first = "–" if part.first is None else duration(part.first)
         table.add_row(part.name, shapes, f"{part.samples:,}", duration(part.median), first)
     console().print(table)
-
-
-def console() -> Console:
-    """Where people read results; a pipe gets lines of 120 columns, so that tables are not cut."""
-    plain = Console()
-    return plain if plain.is_terminal or "COLUMNS" in os.environ else Console(width=120)
 
 
 def quiet_policies() -> AbstractContextManager[object]:

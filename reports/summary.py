@@ -9,11 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
-from policies.batches import BatchPlan, lag1_length_correlation
+from policies.batches import lag1_length_correlation
 from policies.ledger import HELD, LOST, PLACES, STAGED, TAKEN, TRAINED
 from reports.metrics import BUSY, STATES, LaneMeter, Metrics, WorkerMeter
 from reports.statistics import Eta, SteadyRate, remaining_time, steady_rate
@@ -22,6 +23,19 @@ from reports.verdict import Alternative, judge
 INCOMPLETE: Final = frozenset({"deadlock", "worker_lost", "watchdog"})
 """Stop reasons of a run that did not do what it was asked to."""
 _PACKAGES: Final = ("dflash-pipeline", "numpy", "scipy", "simpy", "pydantic", "pyarrow")
+
+
+class Planned(Protocol):
+    """What a summary takes from the batch plan; arrays of N integers, one per batch."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def tokens(self) -> NDArray[np.int64]: ...
+    @property
+    def slots(self) -> NDArray[np.int64]: ...
+    @property
+    def samples(self) -> NDArray[np.int64]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +60,7 @@ class Facts:
     """More keys for the summary."""
 
 
-def summarize(metrics: Metrics, plan: BatchPlan, facts: Facts) -> dict[str, Any]:
+def summarize(metrics: Metrics, plan: Planned, facts: Facts) -> dict[str, Any]:
     """The summary of a finished accumulator (`Metrics.finish` was called), strictly JSON-able."""
     rate = steady_rate(metrics.times, metrics.trained_tokens, end=metrics.fed_at)
     steady = rate if isinstance(rate, SteadyRate) else None
@@ -122,12 +136,17 @@ def to_json(summary: Mapping[str, Any]) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file of the run's folder so that a reader never sees a part of it."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write a file of the run's folder so that a reader never sees a part of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except BaseException:
@@ -135,7 +154,7 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-def _eta(metrics: Metrics, plan: BatchPlan, reason: str) -> dict[str, Any]:
+def _eta(metrics: Metrics, plan: Planned, reason: str) -> dict[str, Any]:
     """Predicted total and remaining seconds for all of the data, warm-up left out."""
     if reason == "data_exhausted":
         total = metrics.now if plan.count else None
@@ -157,7 +176,7 @@ def _at(metrics: Metrics, *places: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
     return np.isin(np.frombuffer(metrics.place, dtype=np.uint8), places)
 
 
-def _amounts(metrics: Metrics, plan: BatchPlan) -> dict[str, Any]:
+def _amounts(metrics: Metrics, plan: Planned) -> dict[str, Any]:
     """The keys `batches`, `tokens` and `samples`."""
     masks = {
         "planned": np.ones(plan.count, dtype=np.bool_),
@@ -177,7 +196,7 @@ def _amounts(metrics: Metrics, plan: BatchPlan) -> dict[str, Any]:
     }
 
 
-def _throughput(metrics: Metrics, plan: BatchPlan, steady: SteadyRate | None, anchors: int | None) -> dict[str, Any]:
+def _throughput(metrics: Metrics, plan: Planned, steady: SteadyRate | None, anchors: int | None) -> dict[str, Any]:
     trained = _at(metrics, TRAINED)
 
     def per_second(amount: float) -> float | None:

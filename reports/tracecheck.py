@@ -38,13 +38,16 @@ def check_plan(path: Path, header: Header, columns: Columns) -> None:
         raise TraceError(path, f"a planned batch is in none of the buckets {header.buckets}", _AGAIN)
 
 
-def check_events(path: Path, header: Header, events: Columns, end_s: float) -> None:
-    """The event rows, without plan and `finish`. Raises TraceError with the position of the first bad row."""
+def check_events(path: Path, header: Header, events: Columns, end_s: float, first: int = 0) -> None:
+    """The event rows, without plan and `finish`; the first of them is event row `first`, and an input.
+
+    Raises TraceError with the position of the first bad row.
+    """
     for wrong, bad in _rules(header, events, end_s):
         if bad.any():
             row = int(bad.argmax())
             kind = KINDS[int(events["kind"][row])].name
-            raise TraceError(path, f"event row {row} ({kind}): {wrong}", _AGAIN)
+            raise TraceError(path, f"event row {first + row} ({kind}): {wrong}", _AGAIN)
 
 
 def _rules(header: Header, events: Columns, end_s: float) -> Iterator[tuple[str, Bad]]:

@@ -37,7 +37,7 @@ I32 = NDArray[np.int32]
 
 _STRIDE: Final = 1 << 16
 """Rows turned into Python numbers at a time."""
-_UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError)
+UNREADABLE: Final = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +128,13 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
 
     Raises TraceError for a file that is missing, damaged, cut, or not a trace.
     """
-    files = _files(Path(path))
+    files = files_of(Path(path))
     tables = [_read(file) for file in files]
     header = header_in(tables[0].schema, files[0])
     for file, table in zip(files, tables, strict=True):
         if table.schema.metadata != tables[0].schema.metadata:
             raise TraceError(file, "it belongs to another run than its neighbours", "remove the parts of one run")
-    return _trace(files[0], header, _columns(files[0], pa.concat_tables(tables)))
+    return _trace(files[0], header, columns_of(files[0], pa.concat_tables(tables)))
 
 
 def feed(trace: Trace, observer: Observer) -> float:
@@ -153,7 +153,7 @@ def metrics_of(trace: Trace) -> Metrics:
     return metrics
 
 
-def _files(path: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
     """The trace, or its parts where it was never finished."""
     if path.is_dir() and path.name != PARTS:
         path = path / FILE
@@ -172,12 +172,12 @@ def _files(path: Path) -> list[Path]:
 def _read(path: Path) -> pa.Table:
     try:
         return pq.ParquetFile(path, page_checksum_verification=True).read()
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise TraceError(path, f"it cannot be read as Parquet ({reason})", "copy or record it again") from error
 
 
-def _columns(path: Path, table: pa.Table) -> dict[str, NDArray[Any]]:
+def columns_of(path: Path, table: pa.Table) -> dict[str, NDArray[Any]]:
     """The table's columns as numpy arrays, kinds by code; those of the plan have only the plan's rows."""
     try:
         kind = pc.index_in(table["kind"].cast(pa.string()), value_set=pa.array(NAMES))
@@ -187,7 +187,7 @@ def _columns(path: Path, table: pa.Table) -> dict[str, NDArray[Any]]:
         planned = table.filter(pc.equal(kind, pa.scalar(NAMES.index("plan"), pa.int32())))
         for column in PLAN_COLUMNS:
             columns[column] = _numbers(planned[column].cast(pa.int64()))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         reason = str(error).splitlines()[0]
         raise TraceError(path, f"a column is missing, empty or unknown ({reason})", "record the run again") from error
     return columns

@@ -106,15 +106,14 @@ class Case:
         metrics.finish(end)
         return metrics, events
 
-    def record_abandoned_step(self, folder: Path) -> tuple[Metrics, Events]:
-        """The first step of one target and one drafter cannot be applied; driven by hand, since no simulation
-        abandons a step. Returns the live numbers and the events."""
+    def record_by_hand(self, folder: Path, calls: Sequence[tuple[Any, ...]]) -> tuple[Metrics, Events]:
+        """What no simulation does: these calls, one a second. Returns the live numbers and the events."""
         dispatcher, events, now = self.dispatcher(), Events(), iter(range(100))
         lanes = [(lane.name, lane.capacity) for lane in dispatcher.dispatch.lanes]
         metrics = self.metrics(lanes)
         with self.writer(folder, lanes) as writer:
             log = Log(metrics, events, writer)
-            for name, *args in ABANDONED:
+            for name, *args in calls:
                 time_s = float(next(now))
                 log.pending.append((time_s, name, tuple(args), getattr(dispatcher, name)(*args)))
             log.flush()
@@ -162,6 +161,21 @@ ABANDONED = (
     ("computed", 0, 0),
     ("commit", 1, (0,)),
 )
+"""The first step of one target and one drafter cannot be applied."""
+REFUSED = (
+    ("target_ready", 0),
+    ("drafter_ready", 0),
+    ("load", 0, 1),
+    ("loader_done",),
+    ("offer", 0, 0),
+    ("refused", 0, 0),
+    ("offer", 0, 0),
+    ("received", 0, 0),
+    ("computed", 0, 0),
+    ("commit", 0, (0,)),
+)
+"""The hidden states of the only batch do not arrive whole, and are computed again."""
+BY_HAND = {"an abandoned step": ABANDONED, "a refused batch": REFUSED}
 SYNCS = ("none", "step", "pooled")
 CASES = {
     **{f"{policy}, {sync}": Case(policy=policy, sync=sync) for policy in BUILTIN for sync in SYNCS},

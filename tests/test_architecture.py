@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -45,6 +46,24 @@ def test_the_dispatcher_and_the_policies_import_the_standard_library_only(module
 def test_the_first_line_of_every_module_says_what_it_is_for(package: str) -> None:
     for path in _modules(package):
         assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+@pytest.mark.parametrize(("library", "room"), [("matplotlib", "reports/draw"), ("pandas", "reports/page/csvfiles.py")])
+def test_only_plotting_modules_import_what_draws(library: str, room: str) -> None:
+    found = [
+        str(path.relative_to(ROOT))
+        for package in ORDER
+        for path in _modules(package)
+        if any(name.split(".")[0] == library for name in _imports(path))
+    ]
+    assert found and all(path.startswith(room) for path in found)
+
+
+@pytest.mark.parametrize("module", ["reports.cli", "reports.moved", "reports.runs", "dflash_sim.cli", "dflash_run.cli"])
+def test_commands_start_without_what_draws(module: str) -> None:
+    code = f"import sys, {module}; print(sorted({{'matplotlib', 'pandas'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_nothing_unpickles_or_evaluates() -> None:

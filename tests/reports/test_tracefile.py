@@ -12,7 +12,7 @@ from pyarrow import parquet as pq
 
 from policies.trace import CODE, KINDS
 from reports.tracefile import Header, TraceError, TraceWriter, feed, metrics_of, read_trace
-from tests.recording import CASES, Case, Events, numbers
+from tests.recording import ABANDONED, CASES, REFUSED, Case, Events, numbers
 
 
 @pytest.fixture
@@ -43,22 +43,25 @@ def test_metrics_from_a_file_are_exactly_the_live_ones(case: Case, tmp_path: Pat
     assert numbers(metrics_of(read_trace(tmp_path))) == numbers(live)
 
 
-def test_the_cases_hold_every_kind_of_input_and_effect_but_an_abandoned_step(tmp_path: Path) -> None:
+def test_the_cases_hold_every_kind_of_input_and_effect_but_what_no_simulation_does(tmp_path: Path) -> None:
     seen: set[int] = set()
     for case in CASES.values():
         case.record(tmp_path)
         seen |= set(np.unique(read_trace(tmp_path).kind).tolist())
     missing = {kind.name for code, kind in enumerate(KINDS) if code not in seen and not kind.mark}
-    assert missing == {"abandon", "drop"}
+    assert missing == {"abandon", "drop", "refused"}
 
 
-def test_an_abandoned_step_comes_back_with_the_same_numbers(tmp_path: Path) -> None:
-    live, events = Case(sync="step", targets=1, drafters=1, batches=1).record_abandoned_step(tmp_path)
+@pytest.mark.parametrize(("calls", "kinds"), [(ABANDONED, {"abandon", "drop"}), (REFUSED, {"refused", "recall"})])
+def test_what_no_simulation_does_comes_back_with_the_same_numbers(
+    calls: tuple[tuple[object, ...], ...], kinds: set[str], tmp_path: Path
+) -> None:
+    live, events = Case(sync="step", targets=1, drafters=1, batches=1).record_by_hand(tmp_path, calls)
     trace = read_trace(tmp_path)
     assert list(trace.events()) == events.seen
     assert numbers(metrics_of(trace)) == numbers(live)
     assert live.ended == "data_exhausted"
-    assert {CODE["abandon"], CODE["drop"]} <= set(trace.kind.tolist())
+    assert {CODE[kind] for kind in kinds} <= set(trace.kind.tolist())
 
 
 def test_an_observer_fed_twice_sees_the_same(run: Path) -> None:

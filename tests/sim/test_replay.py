@@ -11,7 +11,7 @@ from dflash_sim.replay import LIMIT, NOTHING, Refused, replay
 from policies.effects import Admit, Assign
 from policies.trace import CODE, Input
 from reports.tracefile import Trace, read_trace
-from tests.recording import CASES, Case
+from tests.recording import ABANDONED, CASES, Case
 
 CASE = CASES["shared, step"]
 
@@ -46,7 +46,7 @@ def test_a_recorded_run_replays_without_a_difference(case: Case, tmp_path: Path)
 
 def test_an_abandoned_step_replays_without_a_difference(tmp_path: Path) -> None:
     case = Case(sync="step", targets=1, drafters=1, batches=1)
-    case.record_abandoned_step(tmp_path)
+    case.record_by_hand(tmp_path, ABANDONED)
     assert replay(read_trace(tmp_path), case.dispatcher()) == []
 
 

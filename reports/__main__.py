@@ -1,0 +1,5 @@
+"""`python -m reports` is `dflash-report`."""
+
+from reports.cli import main
+
+main()

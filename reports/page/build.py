@@ -1,0 +1,99 @@
+"""Puts reports together: about one run or several, a prediction beside a measurement, a plan, a difference."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from reports.compared import pair_of, prediction_table, runs_table
+from reports.difference import difference_tables, difference_text
+from reports.draw import changes, comparing
+from reports.moved import moved, pace_of_summary
+from reports.page.book import Book
+from reports.page.elements import Child, Markup, details, tag
+from reports.page.firstscreen import first_screen
+from reports.page.runfigures import figures_of, key, tables_of
+from reports.plans import plan_rows
+from reports.runs import Given, Run
+from reports.tables import versions_table
+from reports.whatif import Answer
+
+
+def build(given: Given, folder: Path, answers: Mapping[str, Sequence[Answer]], perfetto: Sequence[str] = ()) -> Path:
+    """Write the report into the folder; returns the page.
+
+    `answers`: what changes would bring, by run. `perfetto`: files for ui.perfetto.dev that lie in the folder.
+    """
+    book, runs = Book(folder), given.runs
+    sections: list[Child] = []
+    links = []
+    if len(runs) > 1:
+        sections.append(_side_by_side(book, given))
+        links.append(("Side by side", "compare"))
+    if given.plan is not None:
+        sections.append(_plan(book, given.plan))
+        links.append(("Plan", "plan"))
+    for run in runs:
+        sections.append(_run(book, run, answers.get(run.name), alone=len(runs) == 1))
+        links.append((run.name, key(run, "run")))
+    if perfetto:
+        files = [tag("li", tag("a", name, href=name)) for name in perfetto]
+        sections.append(tag("section", tag("h2", "Traces for ui.perfetto.dev"), tag("ul", *files)))
+    names = [run.name for run in runs] or ["a plan"]
+    return book.page(f"dflash report: {', '.join(names)}", sections, links)
+
+
+def build_difference(before: Run, after: Run, folder: Path) -> Path:
+    """Write a page about what differs between two runs."""
+    book = Book(folder)
+    changed = moved(pace_of_summary(before.summary), pace_of_summary(after.summary))
+    plates = [changes.factors(changed, before.name, after.name), comparing.roles([before, after])]
+    plates += [plate for plate in (comparing.overlay([before, after]),) if plate is not None]
+    tables = [book.table(table) for table in difference_tables(before, after)]
+    verdicts = [tag("li", tag("strong", run.name), " ", run.summary["verdict"]["text"]) for run in (before, after)]
+    missing = [tag("li", f"{run.name}: {line}") for run in (before, after) for line in run.missing]
+    parts: list[Child] = [
+        tag("p", tag("strong", "What moved "), difference_text(before, after), class_="verdict"),
+        tag("ul", *verdicts),
+        *([tag("div", tag("strong", "What is missing"), tag("ul", *missing), class_="missing")] if missing else []),
+        book.grid(plates),
+        *tables,
+    ]
+    return book.page(f"dflash report: {after.name} against {before.name}", [tag("section", *parts)])
+
+
+def _run(book: Book, run: Run, answers: Sequence[Answer] | None, *, alone: bool) -> Markup:
+    """Everything about one run; figures come first, since they may find that something is missing."""
+    grid = book.grid(figures_of(run))
+    tables = [book.table(table) for table in tables_of(run)]
+    parts: list[Child] = [tag("h2", run.name), first_screen(run, answers)]
+    parts += [grid if alone else details("Figures of this run", grid), details("Tables of this run", *tables)]
+    return tag("section", *parts, id=key(run, "run"))
+
+
+def _side_by_side(book: Book, given: Given) -> Markup:
+    """The comparison of several runs."""
+    runs = given.runs
+    plates = [comparing.rates(runs), comparing.roles(runs)]
+    plates += [plate for plate in (comparing.overlay(runs),) if plate is not None]
+    parts: list[Child] = [tag("h2", "Side by side")]
+    if given.outcome:
+        parts.append(tag("p", tag("strong", "Outcome "), given.outcome, class_="verdict"))
+    pair = pair_of(runs)
+    if pair is not None:
+        said = difference_text(*pair)
+        parts.append(tag("p", tag("strong", "Measured against predicted "), said, class_="verdict"))
+    parts += [book.grid(plates), book.table(runs_table(runs))]
+    if pair is not None:
+        parts.append(book.table(prediction_table(*pair)))
+    summaries = {run.name: run.summary for run in runs}
+    if len({tuple(sorted(summary["versions"].items())) for summary in summaries.values()}) > 1:
+        parts.append(tag("p", "The runs were made by different versions; the table shows which.", class_="missing"))
+        parts.append(book.table(versions_table("compare-versions", summaries)))
+    return tag("section", *parts, id="compare")
+
+
+def _plan(book: Book, plan: Mapping[str, object]) -> Markup:
+    """A plan's candidates."""
+    table, candidates = plan_rows(plan)
+    plate = changes.frontier(candidates)
+    figures = book.grid([plate]) if plate is not None else tag("p", "No candidate says a throughput.")
+    return tag("section", tag("h2", "Plan"), figures, details("Candidates", book.table(table)), id="plan")

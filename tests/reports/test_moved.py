@@ -1,0 +1,71 @@
+"""Which side moved: the record's slow drafters are named as slow, and waiting is never called a cause."""
+
+from typing import Any
+
+import pytest
+
+from dflash_sim.comparison import predict
+from reports.moved import moved, moved_text, pace_of_metrics, pace_of_summary
+from tests.helpers import pipeline_of
+
+BEFORE: dict[str, Any] = {
+    "topology": {"targets": 5, "drafters": 2},
+    "dispatch": {"policy": "shared", "depth": 20},
+    "data": {"batches": 300, "batch_tokens": 49152},
+    "timings": {"target": {"tokens_per_second": 4040}, "drafter": {"tokens_per_second": 10100}},
+}
+
+
+def summary_of(**sections: Any) -> dict[str, Any]:
+    return predict(pipeline_of(**{**BEFORE, **sections}))[1]
+
+
+def test_the_record_s_slow_run_reads_as_slow_drafters_and_not_as_a_full_queue() -> None:
+    slow = {"target": {"tokens_per_second": 4040}, "drafter": {"tokens_per_second": 4200}}
+    before, after = summary_of(), summary_of(topology={"targets": 5, "drafters": 3}, timings=slow)
+    assert before["throughput"]["steady_tokens_per_s"] == pytest.approx(20_200, rel=0.01)
+    assert after["throughput"]["steady_tokens_per_s"] == pytest.approx(12_600, rel=0.01)
+    text = moved_text(pace_of_summary(before), pace_of_summary(after))
+    assert text.startswith("drafters: step time 2.4× (99 → 238 µs/slot); drafters 2 → 3; ")
+    assert text.endswith("throughput 0.62×")
+    assert "queue" not in text and "targets" not in text
+
+
+def test_a_run_against_itself_has_no_side_that_moved() -> None:
+    pace = pace_of_summary(summary_of())
+    assert moved_text(pace, pace) == "no side moved by more than 3%; throughput 1.00×"
+    assert not [each for each in moved(pace, pace) if each.changed]
+
+
+def test_the_paces_of_a_live_run_are_those_of_its_summary() -> None:
+    sections = {
+        **BEFORE,
+        "data": {"lengths": [100 * (1 + k % 9) for k in range(400)], "batch": {"samples": 4}},
+        "timings": BEFORE["timings"] | {"transfer": {"seconds": 2.0}},
+        "training": {"sync": "step", "accumulate": 2},
+    }
+    run, summary = predict(pipeline_of(**sections))
+    rate = summary["throughput"]["steady_tokens_per_s"]
+    live, later = pace_of_metrics(run.metrics, run.plan, rate), pace_of_summary(summary)
+    for name, value in vars(later).items():
+        assert getattr(live, name) == pytest.approx(value), name
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"timings": {"target": {"tokens_per_second": 2020}, "drafter": {"tokens_per_second": 10100}}}, "targets: "),
+        ({"data": {"batches": 300, "batch_tokens": 65536}}, "data: "),
+        ({"timings": BEFORE["timings"] | {"transfer": {"seconds": 2.0}}}, "transfer: exposed copying 0 → 2 s/batch"),
+    ],
+)
+def test_each_side_is_named_when_it_is_the_one_that_moved(change: dict[str, Any], said: str) -> None:
+    text = moved_text(pace_of_summary(summary_of()), pace_of_summary(summary_of(**change)))
+    assert text.startswith(said)
+
+
+def test_a_run_that_trained_nothing_has_no_paces_and_still_compares() -> None:
+    nothing = summary_of(stop={"at_s": 0.5})
+    text = moved_text(pace_of_summary(nothing), pace_of_summary(summary_of()))
+    assert "drafters: step time unknown → " in text
+    assert pace_of_summary(nothing).drafter_s_per_slot is None
