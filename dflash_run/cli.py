@@ -1,4 +1,4 @@
-"""The command `dflash-run`: rehearse, train (profile and evaluate are to come)."""
+"""The command `dflash-run`: rehearse, profile, train (evaluate is to come)."""
 
 import sys
 from pathlib import Path
@@ -66,6 +66,20 @@ def rehearse_command(
     else:
         print_run(console(), summary, title)
     raise typer.Exit(status_of([summary]))
+
+
+@app.command("profile")
+def profile_command(
+    file: File,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The timings alone on stdout, as JSON.")] = False,
+    seed: Seed = None,
+) -> None:
+    """Measure a training's targets, drafters, copies and memory on this machine, without training."""
+    from dflash_run.profiling.command import profile_file
+
+    raise typer.Exit(profile_file(file, overrides=overrides, out=out, as_json=as_json, seed=seed))
 
 
 @app.command("train")

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,8 @@ START_S: Final = 1800.0
 """How long workers may take to load their models."""
 CLOSE_S: Final = 300.0
 """How long the last checkpoint may take."""
+WORK: Final[Mapping[str, Callable[..., None]]] = {"target": be_target, "drafter": be_drafter}
+"""What workers of each role do."""
 HELD_OUT_SAMPLES: Final = 64
 """Held-out samples that are evaluated on, at most: their hidden states are kept for the whole run."""
 
@@ -60,7 +62,7 @@ def train(
         stack.callback(memory.close)
         slots = SlotTable(memory.new)
         stack.enter_context(DeviceSampler(folder, prepared.placement.gpus()))
-        crew = ProcessCrew(_jobs(prepared, folder, slots, verify), start)
+        crew = ProcessCrew(jobs_for(prepared, folder, slots, verify), start)
         stack.callback(crew.close)
         briefing = _briefing(prepared, folder, progress, slots, scalars)
         launcher = Launcher(
@@ -137,13 +139,19 @@ def _describe(prepared: Preparation, progress: Progress, held_out: dict[str, flo
     )
 
 
-def _jobs(prepared: Preparation, folder: Path, slots: SlotTable, verify: bool) -> dict[Worker, Job]:
-    """What each process is to do, targets first."""
+def jobs_for(
+    prepared: Preparation,
+    folder: Path,
+    slots: SlotTable,
+    verify: bool = False,
+    work: Mapping[str, Callable[..., None]] = WORK,
+) -> dict[Worker, Job]:
+    """What each process is to do, targets first. `work`: by role, the function of (mail, orders) that it runs."""
     pipeline, placement = prepared.pipeline, prepared.placement
     devices: dict[Worker, tuple[str, ...]] = {("target", t): names for t, names in enumerate(placement.targets)}
     devices |= {("drafter", d): (name,) for d, name in enumerate(placement.drafters)}
     faults = {(fault.role, fault.worker): fault for fault in planned_faults(pipeline)}
-    threads = max(1, (os.cpu_count() or 1) // len(devices))
+    threads = threads_for(len(devices))
     jobs: dict[Worker, Job] = {}
     for worker, names in devices.items():
         role, number = worker
@@ -165,10 +173,15 @@ def _jobs(prepared: Preparation, folder: Path, slots: SlotTable, verify: bool) -
             failure="crash" if fault is None else fault.kind,
             threads=threads,
         )
-        jobs[worker] = partial(be_target if role == "target" else be_drafter, orders=orders)
+        jobs[worker] = partial(work[role], orders=orders)
     for number in range(len(placement.targets)):
         slots.free(-1 - number)
     return jobs
+
+
+def threads_for(workers: int) -> int:
+    """Threads that torch gets on the CPU in each of so many workers."""
+    return max(1, (os.cpu_count() or 1) // workers)
 
 
 def _clear(folder: Path) -> None:
