@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash_sim.service import ServiceTimes, service_times
+from dflash_sim.settings import setting_faults, settings_of
+from dflash_sim.sharing import interference_of
 from dflash_sim.simulator import PlannedFault, Simulator
 from dflash_sim.timings import MeasuredTimes
 from dflash_sim.timings_file import read_timings
 from policies.assembly import build_dispatcher
 from policies.batches import BatchPlan, plan_batches
 from policies.dispatcher import Dispatcher
+from policies.faults import PipelineError
 from policies.loading import resolved
 from policies.pipeline import Pipeline
 from policies.waiting import waiting
@@ -108,6 +111,7 @@ def simulate(
             batches=run.plan.count,
             placement=pipeline.dispatch.placement,
             faults=planned_faults(pipeline),
+            interference=None if run.measured is None else interference_of(pipeline, run.measured.profile),
             at_s=pipeline.stop.at_s,
             progress=progress,
             interrupted=interrupted,
@@ -194,10 +198,15 @@ def plan_of(pipeline: Pipeline) -> BatchPlan:
 
 
 def measured_times(pipeline: Pipeline) -> MeasuredTimes | None:
-    """The timings that the file names, if it names some."""
+    """The timings that the file names, if it names some; a training's file must share the profile's settings."""
     if pipeline.timings is None or pipeline.timings.file is None:
         return None
-    return MeasuredTimes(read_timings(pipeline.timings.file), anchors=pipeline.training.anchors)
+    profile = read_timings(pipeline.timings.file)
+    if pipeline.model.name_or_path is not None and (
+        faults := setting_faults(profile, settings_of(pipeline), pipeline.timings.file)
+    ):
+        raise PipelineError(faults)
+    return MeasuredTimes(profile, anchors=pipeline.training.anchors)
 
 
 def draw_times(pipeline: Pipeline, plan: BatchPlan, seed: int, measured: MeasuredTimes | None) -> ServiceTimes:

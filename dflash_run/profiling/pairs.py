@@ -1,4 +1,4 @@
-"""Which workers share what: a pair of each kind is measured at once; the topology's interference is composed of pairs."""
+"""Which workers share what: a pair of each kind is measured at once, and a topology composed of pairs."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
