@@ -87,6 +87,9 @@ def train_command(
     file: Annotated[Path | None, typer.Argument(help="The pipeline file; left out: the resumed checkpoint's.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on from this run's newest checkpoint, or this one.")] = None,
     verify: Annotated[bool, typer.Option(help="Compare every batch that arrives by a checksum.")] = False,
+    predict: Annotated[
+        Path | None, typer.Option(metavar="TIMINGS", help="Predict with this timings.json first; compare on the way.")
+    ] = None,
     overrides: Overrides = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -96,7 +99,14 @@ def train_command(
     from dflash_run.training.command import train_file
 
     status = train_file(
-        file, resume=resume, verify=verify, overrides=overrides, out=out, as_json=as_json, seed=seed
+        file,
+        resume=resume,
+        verify=verify,
+        overrides=overrides,
+        out=out,
+        as_json=as_json,
+        seed=seed,
+        predict=predict,
     )
     raise typer.Exit(status)
 

@@ -88,11 +88,12 @@ def simulate(
     trace_in: Path | None = None,
     progress: Callable[[float, float], None] | None = None,
     interrupted: Callable[[], bool] | None = None,
+    watching: Callable[[Run], Observer] | None = None,
 ) -> Run:
     """Simulate the pipeline once. `seed` replaces the file's for the times; the plan keeps the file's.
 
     `measured` replaces the timings that the file names. `trace_in` is the folder for a trace, if one is wanted.
-    `interrupted()` is asked now and then whether the run shall end.
+    `interrupted()` is asked now and then whether the run shall end. `watching(run)` makes one more observer.
 
     `progress(now_s, share_trained)` is called now and then. Raises PipelineError, BatchPlanError or
     TimingsError for what only shows when the work is planned, PolicyError for a policy that breaks its rules.
@@ -100,6 +101,8 @@ def simulate(
     run = prepare(pipeline, plan=plan, seed=seed, measured=measured)
     with contextlib.ExitStack() as stack:
         observers, writer = run.observers(), None
+        if watching is not None:
+            observers.append(watching(run))
         if trace_in is not None:
             writer = stack.enter_context(trace_writer(trace_in, "simulation", run))
             observers.append(writer)
@@ -203,7 +206,7 @@ def measured_times(pipeline: Pipeline) -> MeasuredTimes | None:
         return None
     profile = read_timings(pipeline.timings.file)
     if pipeline.model.name_or_path is not None and (
-        faults := setting_faults(profile, settings_of(pipeline), pipeline.timings.file)
+        faults := setting_faults(profile, settings_of(resolved(pipeline)), pipeline.timings.file)
     ):
         raise PipelineError(faults)
     return MeasuredTimes(profile, anchors=pipeline.training.anchors)

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from dflash_sim.timings_file import Profile
 from policies.faults import Fault
-from policies.loading import resolved
-from policies.pipeline import Pipeline
 
 _FROM_FILE: Final = {
     "model": ("model", "name_or_path"),
@@ -24,12 +22,12 @@ _FROM_FILE: Final = {
 """Each setting's place in a pipeline file."""
 
 
-def settings_of(pipeline: Pipeline) -> dict[str, Any]:
-    """The settings that the file alone says. A model is known by the last part of its path: folders move."""
-    config = resolved(pipeline)
-    found = {name: config.get(section, {}).get(key) for name, (section, key) in _FROM_FILE.items()}
-    if pipeline.model.taps is not None:
-        found["taps"] = len(pipeline.model.taps)
+def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a resolved configuration says alone; what another version of it lacks is left out."""
+    sections = {name: section for name, section in config.items() if isinstance(section, Mapping)}
+    found = {name: sections.get(section, {}).get(key) for name, (section, key) in _FROM_FILE.items()}
+    taps = sections.get("model", {}).get("taps")
+    found["taps"] = len(taps) if isinstance(taps, list) else sections.get("memory", {}).get("taps")
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -45,4 +43,5 @@ def setting_faults(profile: Profile, ours: Mapping[str, Any], path: object) -> l
 
 
 def _comparable(key: str, value: Any) -> Any:
+    """A model is known by the last part of its path: folders move."""
     return Path(value).name if key == "model" and isinstance(value, str) else value

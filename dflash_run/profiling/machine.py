@@ -12,6 +12,7 @@ from dflash_run.training.devices import Placement
 from dflash_run.training.preparation import Preparation
 from dflash_run.training.train import threads_for
 from dflash_sim.settings import settings_of
+from policies.loading import resolved
 from reports.summary import versions
 
 _PACKAGES: Final = ("torch", "transformers", "accelerate", "triton")
@@ -42,7 +43,7 @@ def all_versions() -> dict[str, str]:
 def all_settings(prepared: Preparation) -> dict[str, Any]:
     """Everything that the times depend on, besides the shapes of batches: the file's, the model's, the devices'."""
     shape, pipeline = prepared.shape, prepared.pipeline
-    found = settings_of(pipeline) | {
+    found = settings_of(resolved(pipeline)) | {
         "taps": len(shape.taps),
         "hidden_size": shape.hidden_size,
         "intermediate_size": shape.intermediate_size,

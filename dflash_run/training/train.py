@@ -44,14 +44,15 @@ def train(
     verify: bool = False,
     start: str = "spawn",
     watch: Callable[[float, Run, dict[str, float]], None] | None = None,
+    run: Run | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Train what `prepare_training` prepared; everything is kept in `folder`.
 
-    `start`: how processes are started. `watch(now_s, run, figures)` is called several times a second. Returns the
-    run and what its summary says of the training.
+    `start`: how processes are started. `watch(now_s, run, figures)` is called several times a second. `run`: one that
+    was prepared for this (`timed=False`). Returns the run and what its summary says of the training.
     """
     pipeline = prepared.pipeline
-    run = prepare(pipeline, plan=prepared.leg, timed=False)
+    run = run or prepare(pipeline, plan=prepared.leg, timed=False)
     progress = _progress(prepared)
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(interruptible())
