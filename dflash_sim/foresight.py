@@ -163,7 +163,7 @@ class Foresight:
         self._done = Timeline(self._times, self._tokens, 0.0, 0)
         """The run so far."""
         self.warnings: list[str] = []
-        """Each time the run parted from its prediction, or parted for another reason: when, and why."""
+        """When the run first parted from its prediction because of a side, and how much that had moved."""
         self.sentence: str | None = None
         """What moved, while the run is parted from its prediction."""
         steady = steady_rate(
@@ -171,7 +171,7 @@ class Foresight:
         )
         self.rate = steady.rate if isinstance(steady, SteadyRate) else None
         """Predicted tokens/s, once it is steady."""
-        self._side: str | None = None
+        self._named: set[str] = set()
 
     def look(self, now: float) -> str | None:
         """Compare the run as of now; a warning, if there is a new one."""
@@ -181,9 +181,9 @@ class Foresight:
         self._seen.append((now, counted))
         found = self._parting(now, counted)
         self.sentence = None if found is None else found.sentence()
-        if found is None or found.side == self._side:
+        if found is None or found.side in self._named:
             return None
-        self._side = found.side
+        self._named.add(found.side)
         self.warnings.append(f"at {now:,.0f} s the run parted from its prediction: {found.sentence()}")
         return self.warnings[-1]
 

@@ -4,14 +4,16 @@ The sides' own paces are compared, never queues or idle times, which only follow
 fast targets, and does not say which of them moved.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import log
 from typing import Final
 
 from reports.moved import SMALL, Pace
 
 APART: Final = 0.10
 """A run and its prediction have parted when their rates differ by more."""
+TARGETS: Final = "targets"
+DRAFTERS: Final = "drafters"
 _EXPOSED: Final = 0.03
 """Copying and waiting at steps count when they grew by this share of a drafter's batch."""
 
@@ -41,40 +43,58 @@ def parted(before: Pace, after: Pace, apart: float = APART) -> Parting | None:
     return None if abs(rate - 1) <= apart else _cause(before, after, slower=rate < 1)
 
 
+@dataclass(frozen=True)
+class _Moved:
+    """One side that moved."""
+
+    parting: Parting
+    of: str
+    """The role whose rate it changes."""
+    cost: float
+    """Seconds that it adds to each batch of the whole pipeline, where that role limits it."""
+
+
 def _cause(before: Pace, after: Pace, *, slower: bool) -> Parting:
-    """The side that moved in the run's direction, the one that limits it before the others."""
-    moved = [each for each in _candidates(before, after) if slower == (each.factor is None or each.factor > 1)]
+    """The side that moved in the run's direction and cost most, of those that limit it before the others."""
+    moved = [each for each in _candidates(before, after) if slower == (each.cost > 0)]
     if not moved:
         return Parting("dispatch", "no side's own time moved: workers wait for each other otherwise", None)
     # Slower: whoever limits the run now is to blame. Faster: whoever limited it before.
     limit = _limiting(after if slower else before)
-    return max(moved, key=lambda each: (each.side == limit, _size(each)))
+    return max(moved, key=lambda each: (each.of == limit, abs(each.cost))).parting
 
 
-def _candidates(before: Pace, after: Pace) -> list[Parting]:
+def _candidates(before: Pace, after: Pace) -> Iterator[_Moved]:
     """All that moved."""
+    slots = before.slots_per_batch or 1.0
     length = _factor(before.tokens_per_sample, after.tokens_per_sample) or 1.0
-    found = []
-    for side, then, now in (
-        ("targets", before.target_s_per_slot, after.target_s_per_slot),
-        ("drafters", before.drafter_s_per_slot, after.drafter_s_per_slot),
+    excused = 0.0
+    for side, then, now, were, are in (
+        (TARGETS, before.target_s_per_slot, after.target_s_per_slot, before.targets, after.targets),
+        (DRAFTERS, before.drafter_s_per_slot, after.drafter_s_per_slot, before.drafters, after.drafters),
     ):
-        factor = _factor(then, now)
-        if factor is not None and not _explained(factor, length):
-            found.append(Parting(side, "step time", factor))
-    batch_s = (before.drafter_s_per_slot or 0.0) * (before.slots_per_batch or 0.0)
-    for side, what, then, now in (
+        if not then or not now:
+            continue
+        cost = (now - then) * slots / max(are, 1)
+        if not _explained(now / then, length):
+            yield _Moved(Parting(side, "step time", now / then), side, cost)
+        elif side == _limiting(after):
+            excused = cost
+        if are < were:
+            workers = f"{after.targets} + {after.drafters} workers instead of {before.targets} + {before.drafters}"
+            yield _Moved(Parting("topology", workers, None), side, then * slots * (1 / max(are, 1) - 1 / were))
+    for side, what, was, by in (
         ("transfers", "exposed copying", before.transfer_s_per_batch, after.transfer_s_per_batch),
         ("sync", "waiting at steps", before.sync_s_per_batch, after.sync_s_per_batch),
     ):
-        if then is not None and now is not None and batch_s and abs(now - then) > _EXPOSED * batch_s:
-            found.append(Parting(side, what, max(now, 1e-9) / max(then, 1e-3 * batch_s)))
+        batch_s = (before.drafter_s_per_slot or 0.0) * slots
+        if was is not None and by is not None and batch_s and abs(by - was) > _EXPOSED * batch_s:
+            factor = max(by, 1e-9) / max(was, 1e-3 * batch_s)
+            yield _Moved(Parting(side, what, factor), DRAFTERS, (by - was) / max(after.drafters, 1))
     if abs(length - 1) > SMALL:
-        found.append(Parting("longer data" if length > 1 else "shorter data", "mean length", length))
-    if after.targets < before.targets or after.drafters < before.drafters:
-        workers = f"{after.targets} + {after.drafters} workers instead of {before.targets} + {before.drafters}"
-        found.append(Parting("topology", workers, None))
-    return found
+        side = "longer data" if length > 1 else "shorter data"
+        tiny = 1e-9 * (length - 1)  # named where nothing else is: a longer batch alone takes no longer a slot
+        yield _Moved(Parting(side, "mean length", length), _limiting(after) or DRAFTERS, excused or tiny)
 
 
 def _explained(factor: float, length: float) -> bool:
@@ -87,15 +107,12 @@ def _explained(factor: float, length: float) -> bool:
 
 
 def _limiting(pace: Pace) -> str | None:
-    """The side with the lower rate of slots, if both are known."""
+    """The role with the lower rate of slots, if both are known; copies and waiting at steps are the drafters'."""
     if not pace.target_s_per_slot or not pace.drafter_s_per_slot:
         return None
-    targets, drafters = pace.targets / pace.target_s_per_slot, pace.drafters / pace.drafter_s_per_slot
-    return "targets" if targets < drafters else "drafters"
-
-
-def _size(each: Parting) -> float:
-    return abs(log(each.factor)) if each.factor else 0.0
+    apart = ((pace.transfer_s_per_batch or 0.0) + (pace.sync_s_per_batch or 0.0)) / (pace.slots_per_batch or 1.0)
+    targets, drafters = pace.targets / pace.target_s_per_slot, pace.drafters / (pace.drafter_s_per_slot + apart)
+    return TARGETS if targets < drafters else DRAFTERS
 
 
 def _factor(before: float | None, after: float | None) -> float | None:

@@ -11,6 +11,9 @@ factors compose alike either way. `load` is what pairs cannot show: on a host of
 busy run at full speed up to C of them and share the cores beyond: load = max(1, busy cores / C). What a pair's own
 load explains is not counted again in f.
 
+A copy to a drafter, and a step, have factors of their own where the pairs were measured with them. A copy slows nobody:
+it is short and leaves the processors alone.
+
 Between two changes of the busy set all speeds are constant, so that remaining work falls linearly; at each change
 what remains is settled and the next end is planned anew (processor sharing with state-dependent speed).
 """
@@ -29,6 +32,12 @@ from policies.pipeline import Pipeline
 Index = int
 """Targets first, then drafters."""
 
+Matrix = Sequence[Sequence[float]]
+
+COMPUTE: Final = "factor"
+COPY: Final = "copy"
+STEP: Final = "step"
+"""What a worker does, by the names that pairs give its factors."""
 _DONE: Final = 1e-12
 """Work below this share of the service is rounding."""
 
@@ -37,8 +46,12 @@ _DONE: Final = 1e-12
 class Interference:
     """How workers slow each other down, W workers."""
 
-    factors: Sequence[Sequence[float]]
-    """[W][W]: how much longer i takes while j is busy, what the load of cores explains left out; ≥ 1."""
+    factors: Matrix
+    """[W][W]: how much longer i computes while j is busy, what the load of cores explains left out; ≥ 1."""
+    copying: Matrix | None = None
+    """The same for the copy of a batch to drafter i; None: copies take their own time."""
+    stepping: Matrix | None = None
+    """The same for optimizer steps; None: as for computing."""
     cores: Sequence[float]
     """[W]: cores of the shared host that a busy worker uses; 0 on a GPU."""
     host_cores: float
@@ -47,12 +60,16 @@ class Interference:
     @property
     def matters(self) -> bool:
         """Whether anything can ever be slowed."""
-        apart = any(f != 1.0 for i, row in enumerate(self.factors) for j, f in enumerate(row) if i != j)
+        known = [each for each in (self.factors, self.copying, self.stepping) if each is not None]
+        apart = any(f != 1.0 for each in known for row in each for f in row)
         return apart or sum(self.cores) > self.host_cores
 
-    def factor(self, worker: Index, busy: Sequence[Index]) -> float:
+    def factor(self, worker: Index, busy: Sequence[Index], kind: str = COMPUTE) -> float:
         """How much longer the worker takes while these are busy (itself among them or not)."""
-        row = self.factors[worker]
+        matrix = {COMPUTE: self.factors, COPY: self.copying, STEP: self.stepping or self.factors}[kind]
+        if matrix is None:
+            return 1.0
+        row = matrix[worker]
         together = 1.0 + sum(row[other] - 1.0 for other in busy if other != worker)
         if not self.cores[worker]:
             return together
@@ -63,10 +80,11 @@ class Interference:
 class _Service:
     """Work of one worker, or of several at once (a step)."""
 
-    __slots__ = ("_value", "callback", "left", "order", "seconds", "since", "slow", "workers")
+    __slots__ = ("_value", "callback", "kind", "left", "order", "seconds", "since", "slow", "workers")
 
     def __init__(
         self,
+        kind: str,
         workers: tuple[Index, ...],
         seconds: float,
         value: object,
@@ -74,6 +92,7 @@ class _Service:
         order: int,
         now: float,
     ) -> None:
+        self.kind = kind
         self.workers = workers
         self.seconds = seconds
         self._value = value  # named as an event's, whose place it takes in the callback
@@ -100,11 +119,16 @@ class Sharing:
         self._timer: Event | None = None
 
     def begin(
-        self, workers: tuple[Index, ...], seconds: float, value: object, callback: Callable[[Any], None]
+        self,
+        workers: tuple[Index, ...],
+        seconds: float,
+        value: object,
+        callback: Callable[[Any], None],
+        kind: str = COMPUTE,
     ) -> None:
         """Work of so many seconds alone; `callback(it)` at its end, with `it._value` the value."""
         self._settle()
-        self._services.append(_Service(workers, seconds, value, callback, self._begun, self._env.now))
+        self._services.append(_Service(kind, workers, seconds, value, callback, self._begun, self._env.now))
         self._begun += 1
         self._plan()
 
@@ -126,9 +150,9 @@ class Sharing:
 
     def _plan(self) -> None:
         """New factors for the present busy set, and a timer for the service that ends first."""
-        busy = [worker for each in self._services for worker in each.workers]
+        busy = [worker for each in self._services if each.kind != COPY for worker in each.workers]
         for each in self._services:
-            each.slow = max(self._interference.factor(worker, busy) for worker in each.workers)
+            each.slow = max(self._interference.factor(worker, busy, each.kind) for worker in each.workers)
         self._cancel()
         if not self._services:
             return
@@ -198,29 +222,39 @@ def composed(
     `devices`: each worker's, None where the file names none; `roles`: `target` or `drafter`. Two workers on one GPU
     take the pair measured on a GPU, all others the host's. Workers on the CPU use `threads` cores of it.
     """
-    pairs = _pairs(measured)
     host = float(measured.get("cores") or 0) or float("inf")
     cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
 
-    def factor(i: int, j: int) -> float:
+    def matrix(kind: str) -> Matrix | None:
+        pairs = _pairs(measured, kind)
+        if not pairs and kind != COMPUTE:
+            return None
+        count = range(len(devices))
+        return [[1.0 if i == j else factor(pairs, i, j) for j in count] for i in count]
+
+    def factor(pairs: Mapping[tuple[str, str, bool], float], i: int, j: int) -> float:
         on_gpu = devices[i] == devices[j] and str(devices[i]).startswith("cuda")
         found = pairs.get((roles[i], roles[j], on_gpu), 1.0)
         load = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
         return max(1.0, found / load)
 
-    count = range(len(devices))
-    factors = [[1.0 if i == j else factor(i, j) for j in count] for i in count]
-    return Interference(factors=factors, cores=cores, host_cores=host)
+    computing = matrix(COMPUTE)
+    assert computing is not None
+    return Interference(
+        factors=computing, copying=matrix(COPY), stepping=matrix(STEP), cores=cores, host_cores=host
+    )
 
 
-def _pairs(measured: Mapping[str, Any]) -> dict[tuple[str, str, bool], float]:
+def _pairs(measured: Mapping[str, Any], kind: str) -> dict[tuple[str, str, bool], float]:
     """(role, role of the other, whether on one GPU) → factor."""
     found: dict[tuple[str, str, bool], list[float]] = {}
     for number, pair in enumerate(measured.get("pairs", ())):
         try:
             on_gpu = str(pair["shared"]).startswith("cuda")
-            found.setdefault((pair["a"], pair["b"], on_gpu), []).append(float(pair["factor_a"]))
-            found.setdefault((pair["b"], pair["a"], on_gpu), []).append(float(pair["factor_b"]))
+            for side, other in (("a", "b"), ("b", "a")):
+                if kind == COMPUTE or f"{kind}_{side}" in pair:
+                    factor = float(pair[f"{kind}_{side}"])
+                    found.setdefault((pair[side], pair[other], on_gpu), []).append(factor)
         except (KeyError, TypeError, ValueError):
             rule = "must be a mapping of a, b, shared, factor_a and factor_b; profile again"
             raise TimingsError([f"interference.pairs.{number}: {rule}"]) from None

@@ -15,7 +15,7 @@ import simpy
 from simpy.events import Event, Timeout
 
 from dflash_sim.service import ServiceTimes
-from dflash_sim.sharing import Interference, Sharing
+from dflash_sim.sharing import COPY, STEP, Interference, Sharing
 from policies.dispatcher import Dispatcher
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.ledger import TRAINED
@@ -261,7 +261,10 @@ class Simulator:
         seconds = self._copy_seconds(effect) if self._transfers else 0.0
         if seconds > 0:
             desk.copying = True
-            Timeout(self.env, seconds, effect).callbacks.append(self._copied)
+            if self._sharing is not None:
+                self._sharing.begin((self._targets + effect.drafter,), seconds, effect, self._copied, COPY)
+            else:
+                Timeout(self.env, seconds, effect).callbacks.append(self._copied)
         else:
             self._arrive(desk, effect)
 
@@ -320,7 +323,7 @@ class Simulator:
         seconds = self._times.step(effect.step) if self._steps else 0.0
         if seconds > 0 and self._sharing is not None:
             workers = tuple(self._targets + drafter for drafter in effect.drafters)
-            self._sharing.begin(workers, seconds, effect, self._step_done)
+            self._sharing.begin(workers, seconds, effect, self._step_done, STEP)
         elif seconds > 0:
             Timeout(self.env, seconds, effect).callbacks.append(self._step_done)
         else:

@@ -13,7 +13,7 @@ from dflash_run.messages import Applied, Apply, Computed, Group, Grouped, Open, 
 from dflash_run.profiling.grid import Cell, middle
 from dflash_run.profiling.messages import AskPeak, Dissect, Dissected, Peak, TimeCollective
 from dflash_run.profiling.pairs import Pair
-from dflash_run.profiling.stage import Stage
+from dflash_run.profiling.stage import Phase, Stage
 from dflash_run.training.messages import ComputeStates, TrainOn
 from dflash_run.training.preparation import Preparation
 from dflash_run.transport.parcel import HOST, Parcel
@@ -136,24 +136,20 @@ class Measuring:
         cell = middle(cells)
         for pair in pairs:
             work = {worker: self._busy_with(worker, cell) for worker in (pair.a, pair.b)}
-            alone: dict[Worker, list[float]] = {pair.a: [], pair.b: []}
-            both: dict[Worker, list[float]] = {pair.a: [], pair.b: []}
+            alone: dict[Worker, list[dict[str, float]]] = {pair.a: [], pair.b: []}
+            both: dict[Worker, list[dict[str, float]]] = {pair.a: [], pair.b: []}
             for _ in range(self._effort.rounds):
                 for worker in (pair.a, pair.b):
-                    flow = self._stage.flow({worker: work[worker]}, Computed, self._effort.flow_s)
-                    alone[worker].append(flow[worker])
-                for worker, seconds in self._stage.flow(work, Computed, self._effort.flow_s).items():
+                    alone[worker].append(self._stage.flow({worker: work[worker]}, self._effort.flow_s)[worker])
+                for worker, seconds in self._stage.flow(work, self._effort.flow_s).items():
                     both[worker].append(seconds)
-            factors = [fmean(both[worker]) / fmean(alone[worker]) for worker in (pair.a, pair.b)]
-            self.found.pairs.append(
-                {
-                    "a": pair.a[0],
-                    "b": pair.b[0],
-                    "shared": pair.shared,
-                    "factor_a": round(factors[0], 4),
-                    "factor_b": round(factors[1], 4),
-                }
-            )
+            found: dict[str, Any] = {"a": pair.a[0], "b": pair.b[0], "shared": pair.shared}
+            for side, worker in (("a", pair.a), ("b", pair.b)):
+                for phase in work[worker]:
+                    slow = fmean(each[phase.name] for each in both[worker])
+                    factor = slow / fmean(each[phase.name] for each in alone[worker])
+                    found[f"{phase.name}_{side}"] = round(factor, 4)
+            self.found.pairs.append(found)
 
     # Inside -----------------------------------------------------------------------------------------------------
 
@@ -184,13 +180,16 @@ class Measuring:
         self.found.step.append(max(stage.await_(each, Applied)[1] for each in joining) - begin)
         return max(end - start, 1e-9)
 
-    def _busy_with(self, worker: Worker, cell: Cell) -> object:
-        """A message that keeps a worker busy when it comes over and over."""
+    def _busy_with(self, worker: Worker, cell: Cell) -> list[Phase]:
+        """Phases that keep a worker busy over and over. A step that others must join is none of them."""
         if worker[0] == "target":
-            return self._order(worker, cell)
+            return [Phase("factor", Computed, self._order(worker, cell))]
         step = next(self._steps)
         self._stage.post(worker, Open(step))
-        return self._training(cell, step)
+        phases = [Phase("copy", Received, self._training(cell, step)), Phase("factor", Computed)]
+        if self._prepared.pipeline.training.sync == "none" or len(self._drafters) == 1:
+            phases.append(Phase("step", Applied, Apply(step, progress=0.5)))
+        return phases
 
     def _order(self, target: Worker, cell: Cell) -> ComputeStates:
         """Into a slot of its own."""

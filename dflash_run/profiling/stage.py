@@ -1,7 +1,9 @@
 """The script's side of the workers: it posts what a launcher would post, and times the answers."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
 from typing import Final, TypeVar
 
 from dflash_run.crew import Crew, Worker
@@ -11,6 +13,48 @@ from policies.faults import ABSENT, Fault, PipelineError
 Said = TypeVar("Said")
 
 _TICK_S: Final = 1.0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """What a worker does between two messages."""
+
+    name: str
+    until: type
+    """The message that ends it."""
+    message: object = None
+    """What begins it; None: the end of the phase before."""
+
+
+class _Turn:
+    """Where a worker is in its phases, and what they took."""
+
+    def __init__(self, phases: Sequence[Phase]) -> None:
+        self._phases = phases
+        self._taken: list[dict[str, float]] = []
+        self._cycle: dict[str, float] = {}
+        self.at = 0
+        self.since = 0.0
+
+    @property
+    def phase(self) -> Phase:
+        return self._phases[self.at]
+
+    @property
+    def cycles(self) -> int:
+        return len(self._taken)
+
+    def end(self, now: float, *, counted: bool) -> None:
+        """The phase is over."""
+        self._cycle[self.phase.name] = now - self.since
+        self.at = (self.at + 1) % len(self._phases)
+        if self.at == 0:
+            if counted:
+                self._taken.append(self._cycle)
+            self._cycle = {}
+
+    def means(self) -> dict[str, float]:
+        return {phase.name: fmean(cycle[phase.name] for cycle in self._taken) for phase in self._phases}
 
 
 class Stage:
@@ -43,34 +87,37 @@ class Stage:
         return answer, end - start
 
     def flow(
-        self, messages: Mapping[Worker, object], done: type, seconds: float, least: int = 3
-    ) -> dict[Worker, float]:
-        """Keep these workers busy at once for so long, each with its message over and over.
+        self, cycles: Mapping[Worker, Sequence[Phase]], seconds: float, least: int = 3
+    ) -> dict[Worker, dict[str, float]]:
+        """Keep these workers busy at once for so long, each with its phases over and over.
 
-        Returns each worker's mean seconds a message, over those that were done before the time was over (and before
-        another worker was let go).
+        Returns the mean seconds of each worker's phases, over whole cycles that were done before the first worker was
+        let go.
         """
         self._kept.clear()
         start = time.perf_counter()
-        counts, last = dict.fromkeys(messages, 0), dict.fromkeys(messages, start)
-        for worker, message in messages.items():
-            self.post(worker, message)
-        busy = set(messages)
-        over = False
+        turns = {worker: _Turn(phases) for worker, phases in cycles.items()}
+        for worker in turns:
+            self._begin(worker, turns[worker])
+        busy, over = set(turns), False
         while busy:
             for worker, said in self._hear(start + seconds + self._patience_s):
-                if worker not in busy or not isinstance(said, done):
+                turn = turns.get(worker)
+                if turn is None or worker not in busy or not isinstance(said, turn.phase.until):
                     continue
-                now = time.perf_counter()
-                if not over:
-                    counts[worker] += 1
-                    last[worker] = now
-                over = over or (now - start >= seconds and min(counts.values()) >= least)
-                if over:
+                turn.end(time.perf_counter(), counted=not over)
+                enough = time.perf_counter() - start >= seconds and min(each.cycles for each in turns.values()) >= least
+                over = over or enough
+                if over and turn.at == 0:
                     busy.discard(worker)
                 else:
-                    self.post(worker, messages[worker])
-        return {worker: (last[worker] - start) / counts[worker] for worker in messages}
+                    self._begin(worker, turn)
+        return {worker: turn.means() for worker, turn in turns.items()}
+
+    def _begin(self, worker: Worker, turn: "_Turn") -> None:
+        turn.since = time.perf_counter()
+        if turn.phase.message is not None:
+            self.post(worker, turn.phase.message)
 
     def _listen(self, until: float, worker: Worker) -> None:
         self._kept += self._hear(until)

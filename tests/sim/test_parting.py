@@ -37,7 +37,7 @@ def test_the_records_slow_run_reads_drafters_and_not_a_full_queue() -> None:
     [
         ({"target_s_per_slot": 1 / 2_000}, "targets: step time 2.1× the profile"),
         ({"drafter_s_per_slot": 1 / 5_000}, "drafters: step time 2.0× the profile"),
-        ({"transfer_s_per_batch": 2.0}, "transfers: exposed copying 200× the profile"),
+        ({"transfer_s_per_batch": 3.0}, "transfers: exposed copying 300× the profile"),
         ({"tokens_per_sample": 3_100, "drafter_s_per_slot": 1.3 / 10_100}, "longer data: mean length 1.5× the profile"),
         ({}, "dispatch: no side's own time moved: workers wait for each other otherwise"),
         ({"targets": 1}, "topology: 1 + 2 workers instead of 5 + 2"),

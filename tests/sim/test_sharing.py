@@ -162,3 +162,16 @@ def test_a_drafter_that_hangs_leaves_a_deadlock_at_its_true_time(tmp_path: Path)
     )
     summary = summary_of(simulate(pipeline))
     assert summary["stop_reason"] == "deadlock" and summary["makespan_s"] == pytest.approx(4.0)
+
+
+def test_copies_and_steps_have_factors_of_their_own_and_copies_slow_nobody() -> None:
+    measured = {"pairs": [{**pair("target", "drafter", 2.0, 1.5), "copy_b": 10.0, "step_b": 3.0}]}
+    found = composed(measured, devices=["cpu", "cpu"], roles=["target", "drafter"])
+    assert [found.factor(1, [0], kind) for kind in ("factor", "copy", "step")] == [1.5, 10.0, 3.0]
+    env, done = simpy.Environment(), {}
+    sharing = Sharing(env, found)
+    sharing.begin((0,), 4.0, "target", lambda it: done.setdefault(it._value, env.now))
+    sharing.begin((1,), 0.5, "copy", lambda it: done.setdefault(it._value, env.now), "copy")
+    env.run()
+    # While the target computes, until 4, the copy gets on at a tenth of its speed; 0.1 is left then.
+    assert done == pytest.approx({"target": 4.0, "copy": 4.1})

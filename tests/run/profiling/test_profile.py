@@ -41,6 +41,7 @@ def test_a_profile_holds_raw_samples_of_every_part_and_the_settings_they_depend_
         ("target", "target"), ("target", "drafter"), ("drafter", "drafter"),
     ]
     assert all(pair["factor_a"] > 0 and pair["shared"] == "host" for pair in found.interference["pairs"])
+    assert all("copy_b" in pair for pair in found.interference["pairs"] if pair["b"] == "drafter")
     assert found.memory["drafter_peak_bytes"] > 1e6
 
 
