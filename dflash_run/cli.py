@@ -1,4 +1,4 @@
-"""The command `dflash-run`: rehearse, train (profile and evaluate are to come)."""
+"""The command `dflash-run`: rehearse, profile, train (evaluate is to come)."""
 
 import sys
 from pathlib import Path
@@ -68,11 +68,28 @@ def rehearse_command(
     raise typer.Exit(status_of([summary]))
 
 
+@app.command("profile")
+def profile_command(
+    file: File,
+    out: Annotated[Path, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The timings alone on stdout, as JSON.")] = False,
+    seed: Seed = None,
+) -> None:
+    """Measure a training's targets, drafters, copies and memory on this machine, without training."""
+    from dflash_run.profiling.command import profile_file
+
+    raise typer.Exit(profile_file(file, overrides=overrides, out=out, as_json=as_json, seed=seed))
+
+
 @app.command("train")
 def train_command(
     file: Annotated[Path | None, typer.Argument(help="The pipeline file; left out: the resumed checkpoint's.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Go on from this run's newest checkpoint, or this one.")] = None,
     verify: Annotated[bool, typer.Option(help="Compare every batch that arrives by a checksum.")] = False,
+    predict: Annotated[
+        Path | None, typer.Option(metavar="TIMINGS", help="Predict with this timings.json first; compare on the way.")
+    ] = None,
     overrides: Overrides = None,
     out: Out = None,
     as_json: AsJson = False,
@@ -82,7 +99,14 @@ def train_command(
     from dflash_run.training.command import train_file
 
     status = train_file(
-        file, resume=resume, verify=verify, overrides=overrides, out=out, as_json=as_json, seed=seed
+        file,
+        resume=resume,
+        verify=verify,
+        overrides=overrides,
+        out=out,
+        as_json=as_json,
+        seed=seed,
+        predict=predict,
     )
     raise typer.Exit(status)
 

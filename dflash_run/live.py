@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from dflash_sim.foresight import Foresight
 from dflash_sim.prediction import Run
 from reports.metrics import STATES, Metrics, WorkerMeter
 from reports.statistics import Eta, NoEstimate, SteadyRate, remaining_time, steady_rate
@@ -20,35 +21,56 @@ _EVERY_S = 0.25
 
 
 @contextmanager
-def live_view(title: str) -> Iterator[Callable[..., None] | None]:
-    """A function to call with the model time, the run and, of a training, its figures; None where nobody watches."""
+def live_view(title: str, foresight: Foresight | None = None) -> Iterator[Callable[..., None] | None]:
+    """A function to call with the model time, the run and, of a training, its figures; None where nobody watches.
+
+    With a prediction the run is always followed: a warning is a line of its own, whoever reads it.
+    """
     console = Console(stderr=True)
-    if not console.is_terminal:
+    shown = 0.0
+    live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
+    if live is None and foresight is None:
         yield None
         return
-    shown = 0.0
-    with Live(console=console, transient=True, auto_refresh=False) as live:
 
-        def watch(now: float, run: Run, figures: Mapping[str, float] | None = None) -> None:
-            nonlocal shown
-            if time.monotonic() - shown >= _EVERY_S:
-                shown = time.monotonic()
-                live.update(view(title, now, run, figures or {}), refresh=True)
+    def watch(now: float, run: Run, figures: Mapping[str, float] | None = None) -> None:
+        nonlocal shown
+        if time.monotonic() - shown < _EVERY_S:
+            return
+        shown = time.monotonic()
+        if foresight is not None and (warning := foresight.look(now)) is not None:
+            console.print(warning, style="yellow", highlight=False, markup=False)
+        if live is not None:
+            live.update(view(title, now, run, figures or {}, foresight), refresh=True)
 
+    with live or nullcontext():
         yield watch
 
 
-def view(title: str, now: float, run: Run, figures: Mapping[str, float]) -> Group:
+def view(
+    title: str, now: float, run: Run, figures: Mapping[str, float], foresight: Foresight | None = None
+) -> Group:
     """What is to be seen of a run at model time `now`."""
     metrics = run.metrics
     learned = [Text(_learned(figures))] if figures else []
+    foreseen = [] if foresight is None else [Text(beside(now, foresight))]
     return Group(
         Text(f"{title} · {duration(now)} · {_trained(run)}", style="bold"),
         Text.from_markup(_rate_and_eta(now, run)),
+        *foreseen,
         Text(f"lanes {lanes(metrics)}"),
         *learned,
         _workers(now, metrics),
     )
+
+
+def beside(now: float, foresight: Foresight) -> str:
+    """The prediction, and when by it the run will end."""
+    rate, end = foresight.rate, foresight.end()
+    text = f"predicted {'no rate' if rate is None else ktok(rate)}, the end at {duration(foresight.timeline.end)}"
+    if end is not None:
+        text += f"; by now at {duration(end)}, {duration(max(end - now, 0.0))} to go"
+    return text if foresight.sentence is None else f"{text}\n{foresight.sentence}"
 
 
 def _learned(figures: Mapping[str, float]) -> str:

@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from dflash_sim.durations import Durations, Factors
+from dflash_sim.settings import settings_of
 from dflash_sim.timings_file import Profile, TimingsError, read_timings, write_timings
 from dflash_sim.timings_fit import ROLES, fit_from_events
 from dflash_sim.timings_merge import merge_profiles
@@ -198,12 +199,10 @@ def _whole(value: Any) -> int | None:
 
 def _settings(config: Any) -> dict[str, Any]:
     """Target and drafter, as far as the configuration says: sources of other models must not be mixed."""
-    name = _value(config, "model", "name_or_path")
-    taps = _value(config, "model", "taps")
-    said = {"model": name, "taps": len(taps) if isinstance(taps, list) else _value(config, "memory", "taps")}
-    if name is not None:  # without a model these are the file's defaults and say nothing
-        said |= {key: _value(config, "model", key) for key in ("block_size", "drafter_layers")}
-    return {key: value for key, value in said.items() if value is not None}
+    if _value(config, "model", "name_or_path") is not None:
+        return settings_of(config)
+    taps = _value(config, "memory", "taps")  # without a model the rest are the file's defaults and say nothing
+    return {} if taps is None else {"taps": taps}
 
 
 def _bytes_per_token(config: Any) -> int | None:

@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash_sim.service import ServiceTimes, service_times
+from dflash_sim.settings import setting_faults, settings_of
+from dflash_sim.sharing import interference_of
 from dflash_sim.simulator import PlannedFault, Simulator
 from dflash_sim.timings import MeasuredTimes
 from dflash_sim.timings_file import read_timings
 from policies.assembly import build_dispatcher
 from policies.batches import BatchPlan, plan_batches
 from policies.dispatcher import Dispatcher
+from policies.faults import PipelineError
 from policies.loading import resolved
 from policies.pipeline import Pipeline
 from policies.waiting import waiting
@@ -87,11 +90,12 @@ def simulate(
     trace_in: Path | None = None,
     progress: Callable[[float, float], None] | None = None,
     interrupted: Callable[[], bool] | None = None,
+    watching: Callable[[Run], Observer] | None = None,
 ) -> Run:
     """Simulate the pipeline once. `seed` replaces the file's for the times; the plan keeps the file's.
 
     `measured` replaces the timings that the file names. `trace_in` is the folder for a trace, if one is wanted.
-    `interrupted()` is asked now and then whether the run shall end.
+    `interrupted()` is asked now and then whether the run shall end. `watching(run)` makes one more observer.
 
     `progress(now_s, share_trained)` is called now and then. Raises PipelineError, BatchPlanError or
     TimingsError for what only shows when the work is planned, PolicyError for a policy that breaks its rules.
@@ -99,6 +103,8 @@ def simulate(
     run = prepare(pipeline, plan=plan, seed=seed, measured=measured)
     with contextlib.ExitStack() as stack:
         observers, writer = run.observers(), None
+        if watching is not None:
+            observers.append(watching(run))
         if trace_in is not None:
             writer = stack.enter_context(trace_writer(trace_in, "simulation", run))
             observers.append(writer)
@@ -110,6 +116,7 @@ def simulate(
             batches=run.plan.count,
             placement=pipeline.dispatch.placement,
             faults=planned_faults(pipeline),
+            interference=None if run.measured is None else interference_of(pipeline, run.measured.profile),
             at_s=pipeline.stop.at_s,
             progress=progress,
             interrupted=interrupted,
@@ -196,10 +203,15 @@ def plan_of(pipeline: Pipeline) -> BatchPlan:
 
 
 def measured_times(pipeline: Pipeline) -> MeasuredTimes | None:
-    """The timings that the file names, if it names some."""
+    """The timings that the file names, if it names some; a training's file must share the profile's settings."""
     if pipeline.timings is None or pipeline.timings.file is None:
         return None
-    return MeasuredTimes(read_timings(pipeline.timings.file), anchors=pipeline.training.anchors)
+    profile = read_timings(pipeline.timings.file)
+    if pipeline.model.name_or_path is not None and (
+        faults := setting_faults(profile, settings_of(resolved(pipeline)), pipeline.timings.file)
+    ):
+        raise PipelineError(faults)
+    return MeasuredTimes(profile, anchors=pipeline.training.anchors)
 
 
 def draw_times(pipeline: Pipeline, plan: BatchPlan, seed: int, measured: MeasuredTimes | None) -> ServiceTimes:

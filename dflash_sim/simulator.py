@@ -1,7 +1,8 @@
 """The SimPy driver: it carries out the dispatcher's effects in simulated time.
 
 It decides nothing: every batch goes through `policies.Dispatcher` on both hops. A service is one `Timeout` with one
-callback, so that a batch costs two events. Events at the same instant happen in the order they were scheduled.
+callback, so that a batch costs two events; where workers slow each other down, `sharing` says when it ends. Events at
+the same instant happen in the order they were scheduled.
 """
 
 import gc
@@ -14,6 +15,7 @@ import simpy
 from simpy.events import Event, Timeout
 
 from dflash_sim.service import ServiceTimes
+from dflash_sim.sharing import COPY, STEP, Interference, Sharing
 from policies.dispatcher import Dispatcher
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.ledger import TRAINED
@@ -82,6 +84,7 @@ class Simulator:
         batches: int,
         placement: str | None = None,
         faults: Sequence[PlannedFault] = (),
+        interference: Interference | None = None,
         at_s: float | None = None,
         progress: Callable[[float, float], None] | None = None,
         interrupted: Callable[[], bool] | None = None,
@@ -103,7 +106,10 @@ class Simulator:
         self._interrupted = interrupted
         self._now = 0.0
         self._next = 0
+        self._targets = len(dispatcher.targets)
         self._drafters = len(dispatcher.dispatch.consumers)
+        self._sharing = None if interference is None else Sharing(self.env, interference)
+        """None where nobody slows anybody down: every service is then one `Timeout`."""
         self._desks = [Desk() for _ in range(self._drafters)]
         self._faults = {(fault.role, fault.worker): fault for fault in faults}
         self._stuck: set[int] = set()
@@ -227,7 +233,11 @@ class Simulator:
         target, batch = effect.target, effect.batch
         if self._faults and self._fails("target", target, batch):
             return
-        Timeout(self.env, self._target_seconds(target, batch), (target, batch)).callbacks.append(self._target_done)
+        seconds = self._target_seconds(target, batch)
+        if self._sharing is not None:
+            self._sharing.begin((target,), seconds, (target, batch), self._target_done)
+            return
+        Timeout(self.env, seconds, (target, batch)).callbacks.append(self._target_done)
 
     def _target_done(self, event: Event) -> None:
         target, batch = event._value
@@ -251,7 +261,10 @@ class Simulator:
         seconds = self._copy_seconds(effect) if self._transfers else 0.0
         if seconds > 0:
             desk.copying = True
-            Timeout(self.env, seconds, effect).callbacks.append(self._copied)
+            if self._sharing is not None:
+                self._sharing.begin((self._targets + effect.drafter,), seconds, effect, self._copied, COPY)
+            else:
+                Timeout(self.env, seconds, effect).callbacks.append(self._copied)
         else:
             self._arrive(desk, effect)
 
@@ -287,7 +300,10 @@ class Simulator:
             if effect.step == step:
                 desk.busy = True
                 seconds = self._drafter_seconds(drafter, effect.batch)
-                Timeout(self.env, seconds, effect).callbacks.append(self._drafter_done)
+                if self._sharing is not None:
+                    self._sharing.begin((self._targets + drafter,), seconds, effect, self._drafter_done)
+                else:
+                    Timeout(self.env, seconds, effect).callbacks.append(self._drafter_done)
                 return
 
     def _drafter_done(self, event: Event) -> None:
@@ -305,7 +321,10 @@ class Simulator:
 
     def _step(self, effect: Step) -> None:
         seconds = self._times.step(effect.step) if self._steps else 0.0
-        if seconds > 0:
+        if seconds > 0 and self._sharing is not None:
+            workers = tuple(self._targets + drafter for drafter in effect.drafters)
+            self._sharing.begin(workers, seconds, effect, self._step_done, STEP)
+        elif seconds > 0:
             Timeout(self.env, seconds, effect).callbacks.append(self._step_done)
         else:
             self._apply(effect)
@@ -351,6 +370,8 @@ class Simulator:
         self.failures.append(f"{role}/{worker}: {fault.kind} on taking batch {batch} ({fault.at_batch} of its own)")
         if role == "drafter":
             self._desks[worker].dead = True
+            if self._sharing is not None:
+                self._sharing.drop(self._targets + worker)
             if fault.kind == HANG and not self._transfers:  # it hangs computing: there was nothing to copy
                 self._answer("received", (worker, batch), self._dispatcher.received(worker, batch))
         if fault.kind == CRASH and self._dispatcher.ended is None:

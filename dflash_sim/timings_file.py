@@ -92,6 +92,8 @@ class SecondsProfile(_Strict):
     """Seconds of the loader for one batch, or of one optimizer step."""
 
     seconds: Annotated[tuple[NotNegative, ...], AfterValidator(_not_empty)]
+    parts: dict[str, tuple[NotNegative, ...]] = {}
+    """What the seconds are made of (all-reduce, optimizer), for people; not used in predictions."""
 
 
 class TransferProfile(_Strict):

@@ -3,6 +3,7 @@
 import logging
 import sys
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -10,12 +11,13 @@ from dflash_run.live import live_view
 from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.preparation import Preparation, prepare_training
 from dflash_sim.cli import check_outputs, console, described, name_of, status_of
-from dflash_sim.prediction import summary_of
+from dflash_sim.prediction import prepare, summary_of
 from policies.faults import ABSENT, Fault, PipelineError
 from policies.loading import from_mapping, load
 from policies.pipeline import Pipeline
-from reports.summary import to_json, write_text
-from reports.table import print_run
+from reports.summary import finite, to_json, write_text
+from reports.table import duration, print_run
+from reports.verdict import ktok
 
 
 def train_file(
@@ -27,8 +29,10 @@ def train_file(
     out: Path | None,
     as_json: bool,
     seed: int | None,
+    predict: Path | None = None,
 ) -> int:
     """Train, print, write the summary; returns the exit status. Raises PipelineError."""
+    from dflash_run.training.forecast import compared, forecast
     from dflash_run.training.train import train
 
     for library in ("huggingface_hub", "transformers", "accelerate"):
@@ -45,15 +49,25 @@ def train_file(
     earlier = checkpoints.set_aside(folder) if resume is None else None
     if earlier is not None:
         people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)
-    with live_view(title) as watch:
-        run, told = train(prepared, folder, verify=verify, watch=watch)
+    foretold = None if predict is None else forecast(prepared, predict)
+    if foretold is not None:
+        foretold.write(folder)
+        people.print(_foretold(foretold.summary), style="dim", highlight=False, markup=False)
+    run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
+    foresight = None if foretold is None else foretold.beside(run)
+    with live_view(title, foresight) as watch:
+        run, told = train(prepared, folder, verify=verify, watch=watch, run=run)
     summary = summary_of(run, kind="training", **told)
+    if foretold is not None and foresight is not None:
+        summary["prediction"] = finite(compared(foretold, foresight, summary))
     write_text(folder / "summary.json", to_json(summary))
     if as_json:
         sys.stdout.write(to_json(summary))
     else:
         print_run(people, summary, title)
         people.print(_learned(told["training"]), highlight=False, markup=False)
+        if "prediction" in summary:
+            people.print(_outcome(summary["prediction"]), highlight=False, markup=False)
     return status_of([summary])
 
 
@@ -104,3 +118,20 @@ def _learned(training: dict[str, object]) -> str:
     names = ("loss", "expected_accepted_length", "held_out_loss", "held_out_expected_accepted_length")
     parts = [f"{name.replace('_', ' ')} {figures[name]:.3f}" for name in names if name in figures]
     return f"step {training['step']}: {', '.join(parts)}" if parts else f"step {training['step']}"
+
+
+def _foretold(summary: dict[str, Any]) -> str:
+    rate = summary["throughput"]["steady_tokens_per_s"] or summary["throughput"]["tokens_per_s"]
+    return f"prediction: {ktok(rate)}, {duration(summary['makespan_s'])}; {summary['verdict']['text']}"
+
+
+def _outcome(told: dict[str, Any]) -> str:
+    """How the prediction did, in a line or two."""
+    rate, span = told["tokens_per_s"], told["makespan_s"]
+    parts = [
+        f"{name} {show(row['predicted'])} predicted, {show(row['measured'])} measured ({row['difference']:+.1%})"
+        for name, row, show in (("throughput", rate, ktok), ("time", span, duration))
+        if row["difference"] is not None
+    ]
+    lines = ["; ".join(parts), *told["warnings"]]
+    return "\n".join([*lines, told["moved"]] if told["moved"] else lines)

@@ -43,6 +43,7 @@ class Preparation:
     ids: list[int]
     """The plan's number of each of them."""
     mask_token_id: int
+    shape: DrafterShape
     placement: Placement
     slot_bytes: int
     memory: MemoryReport
@@ -88,6 +89,7 @@ def prepare_training(
         leg=leg,
         ids=ids,
         mask_token_id=found["mask"],
+        shape=found["shape"],
         placement=placement,
         slot_bytes=slot_bytes,
         memory=memory,

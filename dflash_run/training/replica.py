@@ -6,7 +6,7 @@ global. What is summed is never divided before `apply`: the mean is over all slo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -63,13 +63,20 @@ class Replica:
             parameter.grad = part.view(parameter.shape)  # backward passes add into it in place
         self._optimizer = _optimizer(parameters, training)
 
-    def micro_batch(self, batch: MicroBatch) -> None:
-        """Add a micro-batch's gradient and figures to `flat`. If it raises, `flat` is undefined: `drop` it."""
+    def micro_batch(self, batch: MicroBatch, passed: Callable[[str], None] | None = None) -> None:
+        """Add a micro-batch's gradient and figures to `flat`. If it raises, `flat` is undefined: `drop` it.
+
+        `passed` is told when a forward pass is launched, and a backward pass.
+        """
         for part in batch.split(self._samples):
             sums = self._objective.sums(self.drafter, part, epoch=batch.epoch)
+            if passed is not None:
+                passed("forward")
             if sums.loss is not None:
                 sums.loss.backward()  # type: ignore[no-untyped-call]
             self._tail.add_(sums.figures)
+            if passed is not None:
+                passed("backward")
 
     def apply(self, progress: float) -> StepReport:
         """Step with what is in `flat`, and empty it; `progress` is the share of planned batches trained, these too.

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from dflash_run.messages import Computed, Finish, Forget, Ready
+from dflash_run.messages import Computed, Finish, Ready
 from dflash_run.model.config import target_config
 from dflash_run.model.shape import DrafterShape
 from dflash_run.model.target import TappedTarget
@@ -42,15 +42,16 @@ class TargetLoop:
         bench.mail.send(Ready(self._probe()))
         try:
             while not isinstance(message := bench.mail.get(None), Finish):
-                match message:
-                    case ComputeStates():
-                        self._compute(message)
-                    case HoldOut():
-                        self._hold_out(message)
-                    case Forget() | None:
-                        pass
+                self._handle(message)
         finally:
             bench.close()
+
+    def _handle(self, message: object) -> None:
+        match message:
+            case ComputeStates():
+                self._compute(message)
+            case HoldOut():
+                self._hold_out(message)
 
     def _compute(self, order: ComputeStates) -> None:
         bench = self._bench

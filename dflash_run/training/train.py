@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ START_S: Final = 1800.0
 """How long workers may take to load their models."""
 CLOSE_S: Final = 300.0
 """How long the last checkpoint may take."""
+WORK: Final[Mapping[str, Callable[..., None]]] = {"target": be_target, "drafter": be_drafter}
+"""What workers of each role do."""
 HELD_OUT_SAMPLES: Final = 64
 """Held-out samples that are evaluated on, at most: their hidden states are kept for the whole run."""
 
@@ -43,14 +45,15 @@ def train(
     verify: bool = False,
     start: str = "spawn",
     watch: Callable[[float, Run, dict[str, float]], None] | None = None,
+    run: Run | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Train what `prepare_training` prepared; everything is kept in `folder`.
 
-    `start`: how processes are started. `watch(now_s, run, figures)` is called several times a second. Returns the
-    run and what its summary says of the training.
+    `start`: how processes are started. `watch(now_s, run, figures)` is called several times a second. `run`: one that
+    was prepared for this (`timed=False`). Returns the run and what its summary says of the training.
     """
     pipeline = prepared.pipeline
-    run = prepare(pipeline, plan=prepared.leg, timed=False)
+    run = run or prepare(pipeline, plan=prepared.leg, timed=False)
     progress = _progress(prepared)
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(interruptible())
@@ -60,7 +63,7 @@ def train(
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")
         stack.callback(memory.close)
         slots = SlotTable(memory.new)
-        crew = ProcessCrew(_jobs(prepared, folder, slots, verify), start)
+        crew = ProcessCrew(jobs_for(prepared, folder, slots, verify), start)
         stack.callback(crew.close)
         briefing = _briefing(prepared, folder, progress, slots, scalars)
         launcher = Launcher(
@@ -138,13 +141,19 @@ def _describe(prepared: Preparation, progress: Progress, held_out: dict[str, flo
     )
 
 
-def _jobs(prepared: Preparation, folder: Path, slots: SlotTable, verify: bool) -> dict[Worker, Job]:
-    """What each process is to do, targets first."""
+def jobs_for(
+    prepared: Preparation,
+    folder: Path,
+    slots: SlotTable,
+    verify: bool = False,
+    work: Mapping[str, Callable[..., None]] = WORK,
+) -> dict[Worker, Job]:
+    """What each process is to do, targets first. `work`: by role, the function of (mail, orders) that it runs."""
     pipeline, placement = prepared.pipeline, prepared.placement
     devices: dict[Worker, tuple[str, ...]] = {("target", t): names for t, names in enumerate(placement.targets)}
     devices |= {("drafter", d): (name,) for d, name in enumerate(placement.drafters)}
     faults = {(fault.role, fault.worker): fault for fault in planned_faults(pipeline)}
-    threads = max(1, (os.cpu_count() or 1) // len(devices))
+    threads = threads_for(len(devices))
     jobs: dict[Worker, Job] = {}
     for worker, names in devices.items():
         role, number = worker
@@ -166,10 +175,15 @@ def _jobs(prepared: Preparation, folder: Path, slots: SlotTable, verify: bool) -
             failure="crash" if fault is None else fault.kind,
             threads=threads,
         )
-        jobs[worker] = partial(be_target if role == "target" else be_drafter, orders=orders)
+        jobs[worker] = partial(work[role], orders=orders)
     for number in range(len(placement.targets)):
         slots.free(-1 - number)
     return jobs
+
+
+def threads_for(workers: int) -> int:
+    """Threads that torch gets on the CPU in each of so many workers."""
+    return max(1, (os.cpu_count() or 1) // workers)
 
 
 def _clear(folder: Path) -> None:

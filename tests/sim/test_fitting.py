@@ -338,7 +338,8 @@ def test_settings_anchors_and_bytes_come_from_the_configuration_of_the_trace(tmp
     }
     record(pipeline_of(data={"batches": 20}, **sections), tmp_path)
     fitted = fit_sources([tmp_path])
-    assert fitted.settings == {"model": "some/model", "taps": 3, "block_size": 16, "drafter_layers": 5}
+    said = {"model": "some/model", "taps": 3, "block_size": 16, "drafter_layers": 5, "anchors": 256, "loss": "ce"}
+    assert said.items() <= fitted.settings.items()
     assert fitted.hidden_bytes_per_token == 64 * 3 * 2
     assert fitted.target is not None and fitted.drafter is not None
     assert (fitted.target.samples[0].anchors, fitted.drafter.samples[0].anchors) == (None, 256)

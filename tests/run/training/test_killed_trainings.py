@@ -83,7 +83,7 @@ def leg(case: Path, folder: Path, seed: int, number: int, resume: Path | None) -
     given = (case, folder, resume, changes, KillingCrew.plan)
     child = multiprocessing.get_context(START).Process(target=_in_child, args=given)
     child.start()
-    child.join(120)
+    child.join(300)
     assert not child.is_alive(), "the launcher neither ended nor died"
     return "killed" if child.exitcode == -signal.SIGKILL else "ended"
 
@@ -155,7 +155,11 @@ if __name__ == "__main__":
     seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else 50)
     for each in seeds:
         with tempfile.TemporaryDirectory(prefix="killed-") as name:
-            legs.update(check(each, Path(name) / "case", Path(name)))
+            try:
+                legs.update(check(each, Path(name) / "case", Path(name)))
+            except BaseException:
+                print(f"seed {each}:", file=sys.stderr)
+                raise
     print(
         f"seeds 0 to {seeds.stop - 1}: {len(seeds)} trainings in {sum(legs.values())} legs, "
         f"{time.monotonic() - start:.0f} s; "

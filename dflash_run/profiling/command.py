@@ -1,0 +1,32 @@
+"""`dflash-run profile`: from a training's file to measured timings of this machine."""
+
+import logging
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from dflash_run.training.preparation import prepare_training
+from dflash_sim.cli import print_measured
+from dflash_sim.fitting import save_timings
+from policies.loading import load, replaced
+
+
+def profile_file(file: Path, *, overrides: list[str] | None, out: Path, as_json: bool, seed: int | None) -> int:
+    """Measure, write, print; returns the exit status. Raises PipelineError."""
+    import torch
+
+    from dflash_run.profiling.profile import profile
+
+    for library in ("huggingface_hub", "transformers", "accelerate"):
+        logging.getLogger(library).setLevel(logging.ERROR)
+    pipeline = load(file, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
+    prepared = prepare_training(replaced(pipeline, {"faults": []}), gpus=torch.cuda.device_count())
+    people = Console(stderr=True)
+    found = profile(prepared, progress=lambda what: people.print(what, style="dim", highlight=False))
+    save_timings(found, out)
+    if as_json:
+        sys.stdout.write(out.read_text(encoding="utf-8"))
+    else:
+        print_measured(found)
+    return 0

@@ -1,0 +1,204 @@
+"""What is measured, and in which order: targets, drafters with their steps, parts, memory, and pairs at once."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from dflash_run.crew import Worker
+from dflash_run.messages import Applied, Apply, Computed, Group, Grouped, Open, Received
+from dflash_run.profiling.grid import Cell, middle
+from dflash_run.profiling.messages import AskPeak, Dissect, Dissected, Peak, TimeCollective
+from dflash_run.profiling.pairs import Pair
+from dflash_run.profiling.stage import Phase, Stage
+from dflash_run.training.messages import ComputeStates, TrainOn
+from dflash_run.training.preparation import Preparation
+from dflash_run.transport.parcel import HOST, Parcel
+from dflash_run.transport.slots import SlotTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How long is measured."""
+
+    repeats: int = 9
+    """Times that each shape is measured, at least, unless that takes longer than `most_s`."""
+    most_repeats: int = 60
+    least_s: float = 0.4
+    """Shapes that take little are measured for so long."""
+    most_s: float = 7.0
+    flow_s: float = 1.5
+    """How long a pair is kept busy at once."""
+    rounds: int = 2
+    """How often, in turn with each of the two alone."""
+
+    def enough(self, samples: list[float]) -> bool:
+        spent, taken = sum(samples), len(samples)
+        if taken >= self.most_repeats or (taken >= 3 and spent >= self.most_s):
+            return True
+        return taken >= self.repeats and spent >= self.least_s
+
+
+@dataclass
+class Found:
+    """Raw samples in seconds, by cell where they depend on shapes."""
+
+    target: dict[Cell, list[float]] = field(default_factory=dict)
+    drafter: dict[Cell, list[float]] = field(default_factory=dict)
+    parts: dict[tuple[str, Cell], dict[str, tuple[float, ...]]] = field(default_factory=dict)
+    first: dict[str, list[float]] = field(default_factory=lambda: {"target": [], "drafter": []})
+    transfer: list[tuple[int, float]] = field(default_factory=list)
+    """(bytes, seconds) of each copy to a drafter."""
+    step: list[float] = field(default_factory=list)
+    all_reduce: list[float] = field(default_factory=list)
+    peaks: dict[str, int] = field(default_factory=dict)
+    pairs: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Measuring:
+    """One profile over workers that are ready; they are used up by it."""
+
+    def __init__(
+        self, prepared: Preparation, stage: Stage, slots: SlotTable, workers: Iterable[Worker], effort: Effort
+    ) -> None:
+        self._prepared = prepared
+        self._stage = stage
+        self._slots = slots
+        self._on_host = prepared.pipeline.memory.staging == "host"
+        self._targets = sorted(worker for worker in workers if worker[0] == "target")
+        self._drafters = sorted(worker for worker in workers if worker[0] == "drafter")
+        self._effort = effort
+        self._keys = count()
+        self._steps = count()
+        self._parcels: dict[Cell, Parcel] = {}
+        self.found = Found()
+
+    def together(self, store: Path) -> None:
+        """The drafters form their group, if they step together."""
+        members = tuple(number for _, number in self._drafters)
+        if self._prepared.pipeline.training.sync == "none" or len(members) < 2:
+            return
+        for drafter in self._drafters:
+            self._stage.post(drafter, Group(0, members, str(store)))
+        for drafter in self._drafters:
+            self._stage.await_(drafter, Grouped)
+
+    def targets(self, cells: list[Cell]) -> None:
+        """Seconds from the order to the answer, as the launcher will see them; the first ones apart."""
+        for target in self._targets:
+            _, seconds = self._stage.ask(target, self._order(target, middle(cells)), Computed)
+            self.found.first["target"].append(seconds)
+        target = self._targets[0]
+        orders = {cell: self._order(target, cell) for cell in cells}
+
+        def once(cell: Cell) -> float:
+            done, seconds = self._stage.ask(target, orders[cell], Computed)
+            assert isinstance(done.parcel, Parcel)
+            self._parcels[cell] = done.parcel
+            return seconds
+
+        self.found.target = self._sample(cells, once)
+
+    def drafters(self, cells: list[Cell]) -> None:
+        """As for targets; copies and steps are timed on the way."""
+        for drafter in self._drafters:
+            self.found.first["drafter"].append(self._train(drafter, middle(cells)))
+        found = self.found
+        found.drafter = self._sample(cells, lambda cell: self._train(self._drafters[0], cell))
+        kept = sum(map(len, found.drafter.values()))
+        found.transfer, found.step = found.transfer[-kept:], found.step[-kept:]
+
+    def parts(self, cells: list[Cell]) -> None:
+        """What batches, and steps, are made of."""
+        repeats = min(self._effort.repeats, 5)
+        for worker in (self._targets[0], self._drafters[0]):
+            for cell in cells:
+                answer, _ = self._stage.ask(worker, Dissect(self._samples(cell), repeats + 1), Dissected)
+                kept = {name: seconds[1:] for name, seconds in answer.parts.items()}
+                self.found.parts[worker[0], cell] = kept
+        if self._prepared.pipeline.training.sync != "none" and len(self._drafters) > 1:
+            for drafter in self._drafters:
+                self._stage.post(drafter, TimeCollective(repeats + 1))
+            taken = [self._stage.await_(drafter, Dissected)[0] for drafter in self._drafters]
+            self.found.all_reduce = list(taken[0].parts["all_reduce"][1:])
+
+    def peaks(self) -> None:
+        """The most memory that a worker of each role took."""
+        for worker in (self._targets[0], self._drafters[0]):
+            answer, _ = self._stage.ask(worker, AskPeak(), Peak)
+            self.found.peaks[worker[0]] = answer.nbytes
+
+    def pairs(self, pairs: list[Pair], cells: list[Cell]) -> None:
+        """How much slower two workers are at once than each alone, in turn."""
+        cell = middle(cells)
+        for pair in pairs:
+            work = {worker: self._busy_with(worker, cell) for worker in (pair.a, pair.b)}
+            alone: dict[Worker, list[dict[str, float]]] = {pair.a: [], pair.b: []}
+            both: dict[Worker, list[dict[str, float]]] = {pair.a: [], pair.b: []}
+            for _ in range(self._effort.rounds):
+                for worker in (pair.a, pair.b):
+                    alone[worker].append(self._stage.flow({worker: work[worker]}, self._effort.flow_s)[worker])
+                for worker, seconds in self._stage.flow(work, self._effort.flow_s).items():
+                    both[worker].append(seconds)
+            found: dict[str, Any] = {"a": pair.a[0], "b": pair.b[0], "shared": pair.shared}
+            for side, worker in (("a", pair.a), ("b", pair.b)):
+                for phase in work[worker]:
+                    slow = fmean(each[phase.name] for each in both[worker])
+                    factor = slow / fmean(each[phase.name] for each in alone[worker])
+                    found[f"{phase.name}_{side}"] = round(factor, 4)
+            self.found.pairs.append(found)
+
+    # Inside -----------------------------------------------------------------------------------------------------
+
+    def _sample(self, cells: list[Cell], once: Callable[[Cell], float]) -> dict[Cell, list[float]]:
+        """Each cell again and again, in turn, so that what drifts drifts for all; the first time is a warm-up."""
+        found: dict[Cell, list[float]] = {cell: [] for cell in cells}
+        for cell in cells:
+            once(cell)
+        while open_ := [cell for cell in cells if not self._effort.enough(found[cell])]:
+            for cell in open_:
+                found[cell].append(once(cell))
+        return found
+
+    def _train(self, drafter: Worker, cell: Cell) -> float:
+        """One batch and its step; returns the seconds of the batch."""
+        stage, step = self._stage, next(self._steps)
+        joint = self._prepared.pipeline.training.sync != "none"
+        joining = self._drafters if joint else [drafter]
+        for each in joining:
+            stage.post(each, Open(step))
+        _, copied = stage.ask(drafter, self._training(cell, step), Received)
+        start = time.perf_counter()
+        _, end = stage.await_(drafter, Computed)
+        self.found.transfer.append((self._parcels[cell].nbytes, copied))
+        begin = time.perf_counter()
+        for each in joining:
+            stage.post(each, Apply(step, progress=0.5))
+        self.found.step.append(max(stage.await_(each, Applied)[1] for each in joining) - begin)
+        return max(end - start, 1e-9)
+
+    def _busy_with(self, worker: Worker, cell: Cell) -> list[Phase]:
+        """Phases that keep a worker busy over and over. A step that others must join is none of them."""
+        if worker[0] == "target":
+            return [Phase("factor", Computed, self._order(worker, cell))]
+        step = next(self._steps)
+        self._stage.post(worker, Open(step))
+        phases = [Phase("copy", Received, self._training(cell, step)), Phase("factor", Computed)]
+        if self._prepared.pipeline.training.sync == "none" or len(self._drafters) == 1:
+            phases.append(Phase("step", Applied, Apply(step, progress=0.5)))
+        return phases
+
+    def _order(self, target: Worker, cell: Cell) -> ComputeStates:
+        """Into a slot of its own."""
+        key = next(self._keys)
+        slot = self._slots.take(key, HOST if self._on_host else target[1])
+        return ComputeStates(cell.batch, self._samples(cell), slot)
+
+    def _training(self, cell: Cell, step: int) -> TrainOn:
+        return TrainOn(step, self._parcels[cell], self._targets[0][1], self._samples(cell), 0)
+
+    def _samples(self, cell: Cell) -> tuple[int, ...]:
+        return tuple(self._prepared.plan.samples_of(self._prepared.ids[cell.batch]).tolist())

@@ -1,0 +1,39 @@
+"""Which workers share what: a pair of each kind is measured at once, and a topology composed of pairs."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+from dflash_run.crew import Worker
+from dflash_run.training.devices import Placement
+
+HOST: Final = "host"
+"""What workers share that share no GPU: cores, memory, links."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two workers to be measured at once."""
+
+    a: Worker
+    b: Worker
+    shared: str
+    """A GPU's name, or `host`."""
+
+
+def pairs_of(placement: Placement) -> list[Pair]:
+    """One pair for each two roles and for each of GPU and host that they share somewhere in the topology."""
+    found: dict[tuple[str, str, bool], Pair] = {}
+    for (a, on_a), (b, on_b) in combinations(_workers(placement), 2):
+        common = [name for name in on_a if name in on_b and name.startswith("cuda")]
+        shared = common[0] if common else HOST
+        found.setdefault((a[0], b[0], bool(common)), Pair(a, b, shared))
+    return list(found.values())
+
+
+def _workers(placement: Placement) -> Iterator[tuple[Worker, tuple[str, ...]]]:
+    for number, names in enumerate(placement.targets):
+        yield ("target", number), names
+    for number, name in enumerate(placement.drafters):
+        yield ("drafter", number), (name,)

@@ -1,0 +1,115 @@
+"""A profile put together: processes as a training starts them, measured by a script, written as measured timings."""
+
+import contextlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from dflash_run.crew import ProcessCrew, Worker
+from dflash_run.messages import Ready
+from dflash_run.profiling.grid import Cell, grid
+from dflash_run.profiling.jobs import be_drafter, be_target
+from dflash_run.profiling.machine import all_settings, all_versions, machine
+from dflash_run.profiling.measuring import Effort, Found, Measuring
+from dflash_run.profiling.pairs import Pair, pairs_of
+from dflash_run.profiling.stage import Stage
+from dflash_run.training.preparation import Preparation
+from dflash_run.training.train import START_S, jobs_for
+from dflash_run.transport.memory import SharedMemory
+from dflash_run.transport.slots import SlotTable
+from dflash_sim.timings_file import Profile, build_profile
+
+_WORK: Final = {"target": be_target, "drafter": be_drafter}
+
+Progress = Callable[[str], None]
+"""Told what is being measured."""
+
+
+def profile(
+    prepared: Preparation, *, effort: Effort | None = None, start: str = "spawn", progress: Progress = lambda what: None
+) -> Profile:
+    """Measure what this training would do on this machine. `start`: how processes are started.
+
+    Raises PipelineError where a worker fails.
+    """
+    effort = effort or Effort()
+    cells, pairs = grid(prepared.leg), pairs_of(prepared.placement)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dflash-profile-")))
+        memory = SharedMemory(prepared.slot_bytes, folder / "slots")
+        stack.callback(memory.close)
+        slots = SlotTable(memory.new)
+        wanted = _wanted(prepared, pairs)
+        jobs = jobs_for(prepared, folder, slots, work=_WORK)
+        crew = ProcessCrew({worker: job for worker, job in jobs.items() if worker in wanted}, start)
+        stack.callback(crew.close)
+        stage = Stage(crew, START_S)
+        progress("starting workers")
+        for worker in wanted:
+            stage.await_(worker, Ready)
+        measuring = Measuring(prepared, stage, slots, wanted, effort)
+        measuring.together(folder / "group-0")
+        progress("measuring targets")
+        measuring.targets(cells)
+        progress("measuring drafters")
+        measuring.drafters(cells)
+        measuring.parts(cells)
+        progress("measuring pairs at once")
+        measuring.pairs(pairs, cells)
+        measuring.peaks()
+    return _profile(prepared, measuring.found)
+
+
+def _wanted(prepared: Preparation, pairs: list[Pair]) -> list[Worker]:
+    """The workers to start: one of each role, those of the pairs, and all drafters where they step together."""
+    wanted = {("target", 0), ("drafter", 0)} | {worker for pair in pairs for worker in (pair.a, pair.b)}
+    if prepared.pipeline.training.sync != "none":
+        wanted |= {("drafter", number) for number in range(len(prepared.placement.drafters))}
+    return sorted(wanted, key=lambda worker: (worker[0] != "target", worker[1]))
+
+
+def _profile(prepared: Preparation, found: Found) -> Profile:
+    anchors = prepared.pipeline.training.anchors
+    here = machine()
+    step: dict[str, Any] = {"seconds": found.step}
+    if found.all_reduce:
+        step["parts"] = {"all_reduce": found.all_reduce}
+    return build_profile(
+        {
+            "version": 1,
+            "machine": here,
+            "versions": all_versions(),
+            "settings": all_settings(prepared),
+            "target": {"samples": _shapes(found, "target", None), "first_seconds": found.first["target"]},
+            "drafter": {"samples": _shapes(found, "drafter", anchors), "first_seconds": found.first["drafter"]},
+            "step": step,
+            "transfer": _transfer(found.transfer),
+            "hidden_bytes_per_token": prepared.pipeline.memory.bytes_per_token,
+            "interference": {"cores": here["cores"], "pairs": found.pairs},
+            "memory": {f"{role}_peak_bytes": peak for role, peak in found.peaks.items()},
+        }
+    )
+
+
+def _shapes(found: Found, role: str, anchors: int | None) -> list[dict[str, Any]]:
+    samples: dict[Cell, list[float]] = getattr(found, role)
+    return [
+        {
+            "batch_size": cell.size,
+            "length": cell.length,
+            "anchors": anchors,
+            "seconds": seconds,
+            "parts": found.parts.get((role, cell), {}),
+        }
+        for cell, seconds in samples.items()
+    ]
+
+
+def _transfer(copies: list[tuple[int, float]]) -> dict[str, Any]:
+    """Bandwidths of the larger copies only: small ones say how long a message takes."""
+    enough = sorted(nbytes for nbytes, _ in copies)[len(copies) // 2]
+    return {
+        "seconds": [seconds for _, seconds in copies],
+        "bytes_per_second": [nbytes / seconds for nbytes, seconds in copies if nbytes >= enough],
+    }

@@ -1,0 +1,115 @@
+"""The prediction of a training, made before it starts and held beside it: its file, and the summary's part."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from dflash_run.profiling.machine import all_settings
+from dflash_run.training.preparation import Preparation
+from dflash_sim.foresight import Course, Foresight
+from dflash_sim.prediction import Run, simulate, summary_of
+from dflash_sim.settings import setting_faults
+from dflash_sim.timings import MeasuredTimes
+from dflash_sim.timings_file import read_timings
+from policies.batches import BatchPlan
+from policies.faults import PipelineError
+from policies.loading import from_mapping, resolved
+from policies.pipeline import Pipeline
+from reports.summary import to_json, write_text
+
+FILE: Final = "prediction.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What a profile says of a training."""
+
+    run: Run
+    """The simulation, which is over."""
+    course: Course
+    summary: dict[str, Any]
+    profile: Path
+    sha256: str
+    """Of the profile's file."""
+
+    def beside(self, run: Run) -> Foresight:
+        """To follow a training of the same plan."""
+        return Foresight(self.run, self.course, run)
+
+    def write(self, folder: Path) -> None:
+        """Before the training starts: what is written then was not fitted to it."""
+        told = {
+            "kind": "prediction",
+            "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "profile": {"path": str(self.profile), "sha256": self.sha256},
+            "plan_hash": self.run.plan.content_hash,
+            "summary": self.summary,
+        }
+        write_text(folder / FILE, to_json(told))
+
+
+def forecast(prepared: Preparation, profile: Path) -> Forecast:
+    """Simulate the training with a profile. Raises TimingsError, and PipelineError for a profile of other settings."""
+    pipeline = placed(prepared)
+    if faults := setting_faults(read_timings(profile), all_settings(prepared), profile):
+        raise PipelineError(faults)
+    return foretold(pipeline, prepared.leg, profile)
+
+
+def foretold(pipeline: Pipeline, plan: BatchPlan, profile: Path) -> Forecast:
+    """Simulate this plan with a profile, whatever its settings."""
+    pipeline = from_mapping(resolved(pipeline) | {"timings": {"file": str(profile)}})
+    measured = MeasuredTimes(read_timings(profile), anchors=pipeline.training.anchors)
+    courses: list[Course] = []
+
+    def watching(run: Run) -> Course:
+        courses.append(Course(run))
+        return courses[0]
+
+    run = simulate(pipeline, plan=plan, measured=measured, watching=watching)
+    return Forecast(
+        run=run,
+        course=courses[0],
+        summary=summary_of(run),
+        profile=profile,
+        sha256=hashlib.sha256(profile.read_bytes()).hexdigest(),
+    )
+
+
+def placed(prepared: Preparation) -> Pipeline:
+    """The pipeline with the devices that its workers have here."""
+    mapping = resolved(prepared.pipeline)
+    targets = [names[0] for names in prepared.placement.targets]
+    mapping["topology"]["devices"] = {"targets": targets, "drafters": list(prepared.placement.drafters)}
+    return from_mapping(mapping)
+
+
+def compared(forecast: Forecast, foresight: Foresight, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The summary's `prediction`: predicted, measured and their relative difference; what moved; the warnings."""
+    predicted = forecast.summary
+    moved = foresight.over_all()
+    rows = {}
+    for name, at in (
+        ("tokens_per_s", ("throughput", "tokens_per_s")),
+        ("steady_tokens_per_s", ("throughput", "steady_tokens_per_s")),
+        ("makespan_s", ("makespan_s",)),
+    ):
+        a, b = _at(predicted, at), _at(measured, at)
+        rows[name] = {"predicted": a, "measured": b, "difference": a / b - 1 if a is not None and b else None}
+    return {
+        "profile": str(forecast.profile),
+        "profile_sha256": forecast.sha256,
+        **rows,
+        "moved": None if moved is None else moved.sentence(),
+        "warnings": list(foresight.warnings),
+    }
+
+
+def _at(summary: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:
+    value: Any = summary
+    for key in keys:
+        value = value[key]
+    return None if value is None else float(value)

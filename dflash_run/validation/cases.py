@@ -1,0 +1,123 @@
+"""What is validated: a table of small trainings that need nothing but this package, by part."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dflash_run.synthetic import SHAPES, write_target, write_tokens
+
+CPU: Final = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One training, profiled, predicted, run and compared."""
+
+    name: str
+    """Also of its folder."""
+    part: str
+    """What `--part` takes: cases of a part are run together."""
+    minutes: float
+    """What it takes, about."""
+    gpus: int = 0
+    shape: str = "tiny"
+    """Of the target, a name in `synthetic.SHAPES`."""
+    samples: int
+    mean: float
+    """Of the lengths, which are lognormal."""
+    sigma: float = 0.3
+    longest: int
+    growth: float = 1.0
+    """The last samples are so much longer than the first, in the order of the data."""
+    rate_limit: float = 0.03
+    """Relative difference allowed to throughput and time."""
+    share_limit: float = 0.03
+    """Difference allowed to shares of time."""
+    end_limit: float = 0.02
+    """Relative difference allowed to the end as foreseen after a tenth of the run."""
+    file: Mapping[str, Any] = field(default_factory=dict)
+    """Sections of the pipeline file."""
+
+    def prepare(self, folder: Path) -> dict[str, Any]:
+        """Write target and data into `folder`; returns the pipeline file's mapping."""
+        target, data = folder / f"target-{self.shape}", folder / f"{self.name}.jsonl"
+        write_target(target, self.shape)
+        vocab = SHAPES[self.shape]["vocab_size"] - 10
+        write_tokens(data, self._lengths(), vocab=vocab, seed=1)
+        model = {
+            "name_or_path": str(target),
+            "tokenizer": "bytes",
+            "random_weights": True,
+            "mask_token_id": vocab + 9,
+            **self.file.get("model", {}),
+        }
+        training = {"tracker": "none", **self.file.get("training", {})}
+        given = {"path": str(data), **self.file.get("data", {})}
+        return {**self.file, "name": self.name, "model": model, "training": training, "data": given}
+
+    def _lengths(self) -> list[int]:
+        rng = np.random.default_rng(5)
+        mu = np.log(self.mean) - self.sigma**2 / 2
+        drawn = rng.lognormal(mu, self.sigma, self.samples) * np.linspace(1.0, self.growth, self.samples)
+        lengths: list[int] = drawn.clip(16, self.longest).astype(int).tolist()
+        return lengths
+
+
+def _topology(targets: int, drafters: int, device: str | None = None) -> dict[str, Any]:
+    found: dict[str, Any] = {"targets": targets, "drafters": drafters}
+    if device is not None:
+        found["devices"] = {"targets": [device] * targets, "drafters": [device] * drafters}
+    return found
+
+
+def _cpu(name: str, targets: int, drafters: int, policy: str, minutes: float, **changes: Any) -> Case:
+    file = {
+        "topology": _topology(targets, drafters, "cpu"),
+        "dispatch": {"policy": policy, "depth": 4},
+        "data": {"batch": {"samples": 4}, "order": "given"},
+        "model": {"dtype": "float32", "block_size": 4, "drafter_layers": 1, "taps": [1]},
+        "training": {"sync": "none", "anchors": 32, "dtype": "float32", "gamma": 4},
+    }
+    sizes: dict[str, Any] = {"samples": 1200, "mean": 220, "longest": 512} | changes
+    # Processors of a shared machine vary more than the model errs: the limits say what is fair to ask of them.
+    sizes |= {"rate_limit": 0.10, "share_limit": 0.10, "end_limit": 0.10}
+    return Case(name=name, part=CPU, minutes=minutes, file=file, **sizes)
+
+
+def _gpu(name: str, part: str, topology: dict[str, Any], **changes: Any) -> Case:
+    anchors, policy = changes.pop("anchors", 256), changes.pop("policy", "shared")
+    sync, buckets = changes.pop("sync", "none"), changes.pop("buckets", [])
+    devices = topology.get("devices")
+    gpus = topology["targets"] + topology["drafters"] if devices is None else 1
+    file = {
+        "topology": topology,
+        "dispatch": {"policy": policy, "depth": 4},
+        "data": {"batch": {"samples": 8}, "order": changes.pop("order", "shuffled"), "buckets": buckets},
+        "model": {"block_size": 16, "drafter_layers": 5},
+        "training": {"sync": sync, "anchors": anchors},
+    }
+    sizes: dict[str, Any] = {"shape": "qwen3-0.6b", "samples": 6400, "mean": 900, "longest": 2048, "minutes": 4}
+    return Case(name=name, part=part, gpus=gpus, file=file, **sizes | changes)
+
+
+def _cases() -> Iterator[Case]:
+    yield _cpu("cpu-1-1-shared", 1, 1, "shared", 1.5)
+    yield _cpu("cpu-1-1-growing", 1, 1, "shared", 1.5, growth=2.0, mean=150)
+    yield _cpu("cpu-2-1-shared", 2, 1, "shared", 1.5)
+    yield _gpu("gpu-1-1", "two-gpus", _topology(1, 1))
+    yield _gpu("gpu-1-1-drafter-bound", "two-gpus", _topology(1, 1), anchors=1024)
+    yield _gpu("gpu-1-1-one-card", "one-gpu", _topology(1, 1, "cuda:0"))
+    drifting = {"growth": 2.0, "order": "given", "mean": 600, "end_limit": 0.05}
+    yield _gpu("gpu-1-1-growing", "one-gpu", _topology(1, 1, "cuda:0"), **drifting)
+    for policy in ("round_robin", "rotating", "shared"):
+        yield _gpu(f"gpu-5-3-{policy}", "eight-gpus", _topology(5, 3), policy=policy, samples=25_600)
+    edges = [512, 1024]
+    yield _gpu("gpu-5-3-bucketed", "eight-gpus", _topology(5, 3), policy="bucketed", buckets=edges, samples=25_600)
+    yield _gpu("gpu-5-3-step", "eight-gpus", _topology(5, 3), sync="step", samples=25_600)
+
+
+CASES: Final = tuple(_cases())
+PARTS: Final = tuple(dict.fromkeys(case.part for case in CASES))

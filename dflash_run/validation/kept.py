@@ -1,0 +1,86 @@
+"""What a validation keeps, and how all its figures are worked out again from it, without the machine it ran on."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from dflash_run.training.forecast import FILE as PREDICTION
+from dflash_run.training.forecast import Forecast, foretold
+from dflash_run.validation.table import Limits, Row, rows
+from dflash_sim.foresight import Timeline, end_of
+from policies.batches import BatchPlan
+from policies.loading import from_mapping
+from reports.recorded import read_recorded
+from reports.remade import summary_of
+from reports.tracefile import Trace, metrics_of, read_trace
+
+PROFILE: Final = "timings.json"
+SUMMARY: Final = "summary.json"
+TABLE: Final = "table.json"
+DRIFT: Final = 0.01
+"""How far a prediction made again may lie from the one that was kept."""
+_EARLY: Final = 0.1
+"""Share of the run after which its end is foreseen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remade:
+    """A validation worked out again."""
+
+    table: list[Row]
+    drifts: list[str]
+    """Predictions that are no longer what they were, a line each."""
+
+
+def plan_of_trace(trace: Trace) -> BatchPlan:
+    """The batches of a recorded run, as far as a simulation needs them: which samples they held is not kept."""
+    work, count = trace.work, trace.header.planned
+    samples = np.array(work.samples, np.int64)
+    return BatchPlan(
+        tokens=np.array(work.tokens, np.int64),
+        slots=np.array(work.slots, np.int64),
+        samples=samples,
+        length=np.array(work.length, np.int64),
+        bucket=np.array(work.bucket, np.int32),
+        target_factor=np.ones(count),
+        drafter_factor=np.ones(count),
+        epoch=np.zeros(count, np.int32),
+        sample_ids=np.arange(samples.sum(), dtype=np.int64),
+        sample_offsets=np.concatenate([np.zeros(1, np.int64), np.cumsum(samples)]),
+        bucket_names=tuple(trace.header.buckets),
+    )
+
+
+def table_of(forecast: Forecast, measured: dict[str, Any], trace: Trace, limits: Limits) -> list[Row]:
+    """The table of a prediction and the run that it was made for."""
+    return rows(forecast.summary, measured, foreseen_end(forecast, trace), limits)
+
+
+def foreseen_end(forecast: Forecast, trace: Trace) -> float | None:
+    """When the run would end, as foreseen when a tenth of it was trained."""
+    whole = Timeline.of(metrics_of(trace), trace.end_s)
+    if not whole.tokens:
+        return None
+    count = int(np.searchsorted(np.array(whole.tokens), _EARLY * sum(trace.work.tokens))) + 1
+    early = Timeline(whole.times[:count], whole.tokens[:count], 0.0, whole.warm)
+    return end_of(Timeline.of(forecast.run.metrics, forecast.run.metrics.now), early)
+
+
+def remake(folder: Path, limits: Limits) -> Remade:
+    """Predict and compare again from a case's folder."""
+    trace = read_trace(folder)
+    kept = json.loads((folder / PREDICTION).read_text(encoding="utf-8"))["summary"]
+    pipeline = from_mapping({key: value for key, value in kept["config"].items() if key != "timings"})
+    forecast = foretold(pipeline, plan_of_trace(trace), folder / PROFILE)
+    measured = summary_of(read_recorded(folder))
+    drifts = []
+    for name, before, now in (
+        ("tokens_per_s", kept["throughput"]["tokens_per_s"], forecast.summary["throughput"]["tokens_per_s"]),
+        ("makespan_s", kept["makespan_s"], forecast.summary["makespan_s"]),
+    ):
+        if abs(now / before - 1) > DRIFT:
+            drifts.append(f"{folder.name}: {name}: predicted {now:.6g} now, {before:.6g} before the run")
+    return Remade(table=table_of(forecast, measured, trace, limits), drifts=drifts)

@@ -1,0 +1,108 @@
+"""The table of a validation: each quantity as predicted and as measured, their difference and its limit."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from reports.metrics import STATES
+
+RELATIVE: Final = "relative"
+POINTS: Final = "points"
+LANE_LIMIT: Final = 0.10
+"""Of a lane's mean depth, in shares of its capacity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One quantity. `difference` and `limit` are both in `measure`."""
+
+    quantity: str
+    predicted: float | None
+    measured: float | None
+    difference: float | None
+    limit: float
+    unit: str
+    measure: str
+    """`relative`: predicted / measured − 1. `points`: predicted − measured."""
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether the difference is within its limit; None where there is none."""
+        return None if self.difference is None else abs(self.difference) <= self.limit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What is allowed."""
+
+    rate: float
+    share: float
+    end: float
+
+
+def rows(
+    predicted: Mapping[str, Any], measured: Mapping[str, Any], foreseen_end: float | None, limits: Limits
+) -> list[Row]:
+    """The table of two summaries. `foreseen_end`: the time to finish as foreseen after a tenth of the run."""
+    found = [
+        _relative(name, predicted["throughput"][key], measured["throughput"][key], limits.rate, "tokens/s")
+        for name, key in (("throughput", "tokens_per_s"), ("steady throughput", "steady_tokens_per_s"))
+    ]
+    span = measured["makespan_s"]
+    found.append(_relative("time to finish", predicted["makespan_s"], span, limits.rate, "s"))
+    found.append(_relative("time to finish, after a tenth of the run", foreseen_end, span, limits.end, "s"))
+    return [*found, *_shares(predicted, measured, limits.share), *_lanes(predicted, measured)]
+
+
+def as_json(table: list[Row]) -> list[dict[str, Any]]:
+    """Strictly JSON-able."""
+    return [asdict(row) for row in table]
+
+
+def text(table: list[Row]) -> str:
+    """For people."""
+    lines = [f"{'quantity':<42}{'predicted':>12}{'measured':>12}{'difference':>12}{'limit':>8}"]
+    for row in table:
+        mark = {True: "", False: "  beyond", None: ""}[row.holds]
+        difference = "–" if row.difference is None else f"{row.difference:+.1%}"
+        cells = f"{_number(row.predicted):>12}{_number(row.measured):>12}{difference:>12}{row.limit:>8.0%}"
+        lines.append(f"{row.quantity:<42}{cells}{mark}")
+    return "\n".join(lines)
+
+
+def _shares(predicted: Mapping[str, Any], measured: Mapping[str, Any], limit: float) -> Iterator[Row]:
+    for ours, theirs in zip(predicted["workers"], measured["workers"], strict=True):
+        for state in STATES:
+            a, b = _share(ours, state), _share(theirs, state)
+            if a or b:
+                yield _points(f"{ours['name']} {state}", a, b, limit, "share of its life")
+
+
+def _lanes(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> Iterator[Row]:
+    for ours, theirs in zip(predicted["lanes"], measured["lanes"], strict=True):
+        capacity = max(ours["capacity"], 1)
+        a, b = (None if lane["mean"] is None else lane["mean"] / capacity for lane in (ours, theirs))
+        yield _points(f"{ours['name']} mean depth", a, b, LANE_LIMIT, "share of its capacity")
+
+
+def _share(worker: Mapping[str, Any], state: str) -> float | None:
+    life = worker["lifetime_s"]
+    return worker[f"{state}_s"] / life if life else None
+
+
+def _relative(name: str, a: float | None, b: float | None, limit: float, unit: str) -> Row:
+    difference = a / b - 1 if a is not None and b else None
+    return Row(
+        quantity=name, predicted=a, measured=b, difference=difference, limit=limit, unit=unit, measure=RELATIVE
+    )
+
+
+def _points(name: str, a: float | None, b: float | None, limit: float, unit: str) -> Row:
+    difference = a - b if a is not None and b is not None else None
+    return Row(quantity=name, predicted=a, measured=b, difference=difference, limit=limit, unit=unit, measure=POINTS)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"

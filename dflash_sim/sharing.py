@@ -1,0 +1,261 @@
+"""Workers that share a device slow each other down: services whose speed changes with who else is busy.
+
+A worker's factor is how much longer its work takes while a set of others is busy. It is composed from pairs that were
+measured at once, never from the topology itself:
+
+    factor(i) = load · (1 + Σ over busy j of (f(i, j) − 1))
+
+The sum and not the product: of k workers that each use a resource fully every one gets 1/k of it, so that a pair's
+factor of 2 must become k for k workers (the sum gives 1 + (k − 1)·1), where the product would give 2^(k−1). Small
+factors compose alike either way. `load` is what pairs cannot show: on a host of C cores, workers that keep c cores each
+busy run at full speed up to C of them and share the cores beyond: load = max(1, busy cores / C). What a pair's own
+load explains is not counted again in f.
+
+A copy to a drafter, and a step, have factors of their own where the pairs were measured with them. A copy slows nobody:
+it is short and leaves the processors alone.
+
+Between two changes of the busy set all speeds are constant, so that remaining work falls linearly; at each change
+what remains is settled and the next end is planned anew (processor sharing with state-dependent speed).
+"""
+
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import simpy
+from simpy.events import Event, Timeout
+
+from dflash_sim.timings_file import Profile, TimingsError
+from policies.pipeline import Pipeline
+
+Index = int
+"""Targets first, then drafters."""
+
+Matrix = Sequence[Sequence[float]]
+
+COMPUTE: Final = "factor"
+COPY: Final = "copy"
+STEP: Final = "step"
+"""What a worker does, by the names that pairs give its factors."""
+_DONE: Final = 1e-12
+"""Work below this share of the service is rounding."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interference:
+    """How workers slow each other down, W workers."""
+
+    factors: Matrix
+    """[W][W]: how much longer i computes while j is busy, what the load of cores explains left out; ≥ 1."""
+    copying: Matrix | None = None
+    """The same for the copy of a batch to drafter i; None: copies take their own time."""
+    stepping: Matrix | None = None
+    """The same for optimizer steps; None: as for computing."""
+    cores: Sequence[float]
+    """[W]: cores of the shared host that a busy worker uses; 0 on a GPU."""
+    host_cores: float
+    """Cores of the host."""
+
+    @property
+    def matters(self) -> bool:
+        """Whether anything can ever be slowed."""
+        known = [each for each in (self.factors, self.copying, self.stepping) if each is not None]
+        apart = any(f != 1.0 for each in known for row in each for f in row)
+        return apart or sum(self.cores) > self.host_cores
+
+    def factor(self, worker: Index, busy: Sequence[Index], kind: str = COMPUTE) -> float:
+        """How much longer the worker takes while these are busy (itself among them or not)."""
+        matrix = {COMPUTE: self.factors, COPY: self.copying, STEP: self.stepping or self.factors}[kind]
+        if matrix is None:
+            return 1.0
+        row = matrix[worker]
+        together = 1.0 + sum(row[other] - 1.0 for other in busy if other != worker)
+        if not self.cores[worker]:
+            return together
+        used = self.cores[worker] + sum(self.cores[other] for other in busy if other != worker)
+        return together * max(1.0, used / self.host_cores)
+
+
+class _Service:
+    """Work of one worker, or of several at once (a step)."""
+
+    __slots__ = ("_value", "callback", "kind", "left", "order", "seconds", "since", "slow", "workers")
+
+    def __init__(
+        self,
+        kind: str,
+        workers: tuple[Index, ...],
+        seconds: float,
+        value: object,
+        callback: Callable[[Any], None],
+        order: int,
+        now: float,
+    ) -> None:
+        self.kind = kind
+        self.workers = workers
+        self.seconds = seconds
+        self._value = value  # named as an event's, whose place it takes in the callback
+        self.callback = callback
+        self.order = order
+        self.left = seconds
+        """Seconds that remain at full speed."""
+        self.since = now
+        """When `left` was true."""
+        self.slow = 1.0
+        """Its factor since then."""
+
+
+class Sharing:
+    """All services of one simulation whose workers can slow each other down."""
+
+    def __init__(self, env: simpy.Environment, interference: Interference) -> None:
+        self._env = env
+        self._interference = interference
+        self._services: list[_Service] = []
+        """Those under way, in the order in which they began."""
+        self._begun = 0
+        self._next: _Service | None = None
+        self._timer: Event | None = None
+
+    def begin(
+        self,
+        workers: tuple[Index, ...],
+        seconds: float,
+        value: object,
+        callback: Callable[[Any], None],
+        kind: str = COMPUTE,
+    ) -> None:
+        """Work of so many seconds alone; `callback(it)` at its end, with `it._value` the value."""
+        self._settle()
+        self._services.append(_Service(kind, workers, seconds, value, callback, self._begun, self._env.now))
+        self._begun += 1
+        self._plan()
+
+    def drop(self, worker: Index) -> None:
+        """A worker does nothing any more: nobody is slowed by it, its own work never ends, joint work goes on."""
+        self._settle()
+        for each in self._services:
+            each.workers = tuple(other for other in each.workers if other != worker)
+        self._services = [each for each in self._services if each.workers]
+        self._plan()
+
+    def _settle(self) -> None:
+        """Bring what remains up to now."""
+        now = self._env.now
+        for each in self._services:
+            if now > each.since:
+                each.left = max(each.left - (now - each.since) / each.slow, 0.0)
+            each.since = now
+
+    def _plan(self) -> None:
+        """New factors for the present busy set, and a timer for the service that ends first."""
+        busy = [worker for each in self._services if each.kind != COPY for worker in each.workers]
+        for each in self._services:
+            each.slow = max(self._interference.factor(worker, busy, each.kind) for worker in each.workers)
+        self._cancel()
+        if not self._services:
+            return
+        first = min(self._services, key=lambda each: (_wait(each), each.order))
+        self._next = first
+        self._timer = Timeout(self._env, _wait(first))
+        self._timer.callbacks.append(self._end)
+
+    def _cancel(self) -> None:
+        """Take the timer out of the queue: one that stayed would move the clock of a simulation that hangs."""
+        if self._timer is None:
+            return
+        queue = self._env._queue
+        for at, entry in enumerate(queue):
+            if entry[3] is self._timer:
+                queue[at] = queue[-1]
+                queue.pop()
+                heapq.heapify(queue)
+                break
+        self._timer = None
+
+    def _end(self, event: Event) -> None:
+        done, self._timer = self._next, None
+        assert done is not None
+        self._settle()
+        self._services.remove(done)
+        self._plan()
+        done.callback(done)
+
+
+def _wait(service: _Service) -> float:
+    left = service.left if service.left > _DONE * service.seconds else 0.0
+    return left * service.slow
+
+
+def interference_of(pipeline: Pipeline, profile: Profile) -> Interference | None:
+    """What the profile says of this topology; None where nobody slows anybody."""
+    topology, settings = pipeline.topology, profile.settings
+    given = topology.devices
+    named = {
+        "target": given.targets if given is not None else None,
+        "drafter": given.drafters if given is not None else None,
+    }
+    devices: list[str | None] = []
+    roles: list[str] = []
+    for role, workers in (("target", topology.targets), ("drafter", topology.drafters)):
+        names = named[role]
+        usual = "cpu" if settings.get(f"{role}_device") == "cpu" else None
+        devices += [usual] * workers if names is None else ["cuda:0" if name == "cuda" else name for name in names]
+        roles += [role] * workers
+    threads = settings.get("threads")
+    found = composed(
+        profile.interference, devices=devices, roles=roles, threads=threads if isinstance(threads, int) else 1
+    )
+    return found if found.matters else None
+
+
+def composed(
+    measured: Mapping[str, Any],
+    *,
+    devices: Sequence[str | None],
+    roles: Sequence[str],
+    threads: int = 1,
+) -> Interference:
+    """The interference of workers on these devices, from a profile's `interference`.
+
+    `devices`: each worker's, None where the file names none; `roles`: `target` or `drafter`. Two workers on one GPU
+    take the pair measured on a GPU, all others the host's. Workers on the CPU use `threads` cores of it.
+    """
+    host = float(measured.get("cores") or 0) or float("inf")
+    cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
+
+    def matrix(kind: str) -> Matrix | None:
+        pairs = _pairs(measured, kind)
+        if not pairs and kind != COMPUTE:
+            return None
+        count = range(len(devices))
+        return [[1.0 if i == j else factor(pairs, i, j) for j in count] for i in count]
+
+    def factor(pairs: Mapping[tuple[str, str, bool], float], i: int, j: int) -> float:
+        on_gpu = devices[i] == devices[j] and str(devices[i]).startswith("cuda")
+        found = pairs.get((roles[i], roles[j], on_gpu), 1.0)
+        load = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
+        return max(1.0, found / load)
+
+    computing = matrix(COMPUTE)
+    assert computing is not None
+    return Interference(
+        factors=computing, copying=matrix(COPY), stepping=matrix(STEP), cores=cores, host_cores=host
+    )
+
+
+def _pairs(measured: Mapping[str, Any], kind: str) -> dict[tuple[str, str, bool], float]:
+    """(role, role of the other, whether on one GPU) → factor."""
+    found: dict[tuple[str, str, bool], list[float]] = {}
+    for number, pair in enumerate(measured.get("pairs", ())):
+        try:
+            on_gpu = str(pair["shared"]).startswith("cuda")
+            for side, other in (("a", "b"), ("b", "a")):
+                if kind == COMPUTE or f"{kind}_{side}" in pair:
+                    factor = float(pair[f"{kind}_{side}"])
+                    found.setdefault((pair[side], pair[other], on_gpu), []).append(factor)
+        except (KeyError, TypeError, ValueError):
+            rule = "must be a mapping of a, b, shared, factor_a and factor_b; profile again"
+            raise TimingsError([f"interference.pairs.{number}: {rule}"]) from None
+    return {key: sum(values) / len(values) for key, values in found.items()}

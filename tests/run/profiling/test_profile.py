@@ -1,0 +1,64 @@
+"""Profiles of tiny trainings on the CPU, and what refuses them."""
+
+from pathlib import Path
+
+import pytest
+
+from dflash_run.profiling.grid import grid, middle
+from dflash_run.profiling.measuring import Effort
+from dflash_run.profiling.pairs import pairs_of
+from dflash_run.profiling.profile import profile
+from dflash_run.training.devices import Placement
+from dflash_run.training.preparation import prepare_training
+from tests.run.training.cases import START, training_pipeline
+
+QUICK = Effort(repeats=3, most_repeats=3, least_s=0.0, flow_s=0.03, rounds=1)
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("case")
+
+
+def test_a_profile_holds_raw_samples_of_every_part_and_the_settings_they_depend_on(case: Path) -> None:
+    pipeline = training_pipeline(case, targets=2, drafters=2)
+    prepared = prepare_training(pipeline, gpus=0)
+    found = profile(prepared, effort=QUICK, start=START)
+    shapes = {(cell.size, cell.length) for cell in grid(prepared.leg)}
+    assert found.target is not None and found.drafter is not None and found.step is not None
+    for role, parts in ((found.target, {"padding", "forward"}), (found.drafter, {"padding", "forward", "backward"})):
+        assert {(each.batch_size, each.length) for each in role.samples} == shapes
+        assert all(len(each.seconds) == 3 and parts <= set(each.parts) for each in role.samples)
+        assert len(role.first_seconds) == 2
+    assert {each.anchors for each in found.drafter.samples} == {4}
+    assert len(found.step.seconds) == 3 * len(shapes) and len(found.step.parts["all_reduce"]) == 3
+    assert found.transfer is not None and found.transfer.bytes_per_second
+    assert found.hidden_bytes_per_token == 64 * 4
+    assert found.settings["threads"] >= 1 and found.settings["target_device"] == "cpu"
+    assert {"hidden_size": 64, "taps": 1, "block_size": 4, "anchors": 4}.items() <= found.settings.items()
+    assert found.machine["cores"] >= 1 and {"torch", "python"} <= set(found.versions)
+    assert [(pair["a"], pair["b"]) for pair in found.interference["pairs"]] == [
+        ("target", "target"), ("target", "drafter"), ("drafter", "drafter"),
+    ]
+    assert all(pair["factor_a"] > 0 and pair["shared"] == "host" for pair in found.interference["pairs"])
+    assert all("copy_b" in pair for pair in found.interference["pairs"] if pair["b"] == "drafter")
+    assert found.memory["drafter_peak_bytes"] > 1e6
+
+
+def test_pairs_are_one_of_each_kind_and_name_the_gpu_that_they_share() -> None:
+    colocated = Placement(targets=(("cuda:0",), ("cuda:1",)), drafters=("cuda:0", "cuda:1"))
+    found = {(pair.a[0], pair.b[0], pair.shared): (pair.a[1], pair.b[1]) for pair in pairs_of(colocated)}
+    assert found == {
+        ("target", "target", "host"): (0, 1),
+        ("target", "drafter", "cuda:0"): (0, 0),
+        ("target", "drafter", "host"): (0, 1),
+        ("drafter", "drafter", "host"): (0, 1),
+    }
+
+
+def test_the_grid_spans_the_plan_and_has_no_shape_twice(case: Path) -> None:
+    leg = prepare_training(training_pipeline(case), gpus=0).leg
+    cells = grid(leg)
+    assert 1 <= len(cells) <= 7 and len({(cell.size, cell.length) for cell in cells}) == len(cells)
+    assert {cells[0].slots, cells[-1].slots} == {int(leg.slots.min()), int(leg.slots.max())}
+    assert all(cell.slots == int(leg.slots[cell.batch]) for cell in cells) and middle(cells) in cells

@@ -1,0 +1,112 @@
+"""The whole chain at a tiny size: profile, predict, train, compare, and all of it again from what was kept."""
+
+import hashlib
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_run.profiling.measuring import Effort
+from dflash_run.validation.__main__ import differences
+from dflash_run.validation.cases import CASES, PARTS, Case
+from dflash_run.validation.chain import limits_of, validate
+from dflash_run.validation.kept import remake
+from dflash_run.validation.table import Limits, as_json, rows
+from dflash_sim.timings_file import read_timings
+from policies.faults import PipelineError
+from policies.loading import from_mapping
+from tests.run.training.cases import START
+
+KEPT = Path(__file__).parents[3] / "docs" / "validation"
+CPU = next(case for case in CASES if case.name == "cpu-1-1-shared")
+SINGLY = {**CPU.file, "data": {"batch": {"samples": 1}}}
+TINY = replace(CPU, samples=200, mean=60, longest=120, file=SINGLY)
+QUICK = Effort(repeats=4, most_repeats=4, least_s=0.0, flow_s=0.1, rounds=1)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """(what is kept, what is not) of one chain."""
+    out, work = tmp_path_factory.mktemp("out"), tmp_path_factory.mktemp("work")
+    validate(TINY, out, work, gpus=0, start=START, effort=QUICK)
+    return out, work
+
+
+def read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_chain_keeps_profile_prediction_summary_trace_and_table(done: tuple[Path, Path]) -> None:
+    out, _ = done
+    names = {path.name for path in out.iterdir()}
+    assert names == {"timings.json", "prediction.json", "summary.json", "trace.parquet", "table.json"}
+    table = {row["quantity"]: row for row in read(out / "table.json")["rows"]}
+    assert {"throughput", "time to finish", "target/0 busy", "drafter/0 busy"} <= set(table)
+    keys = {"quantity", "predicted", "measured", "difference", "limit", "unit"}
+    assert all(keys <= set(row) for row in table.values())
+    # A processor that others use too may be half as fast at any time; orders of magnitude would be a fault of ours.
+    assert abs(table["throughput"]["difference"]) < 1.0
+    assert table["time to finish, after a tenth of the run"]["predicted"] > 0
+
+
+def test_the_prediction_was_written_before_the_run_with_the_hash_of_its_profile(done: tuple[Path, Path]) -> None:
+    out, work = done
+    told = read(out / "prediction.json")
+    assert told["profile"]["sha256"] == hashlib.sha256((out / "timings.json").read_bytes()).hexdigest()
+    assert (out / "prediction.json").stat().st_mtime < (work / f"run-{TINY.name}" / "trace.parquet").stat().st_mtime
+    outcome = read(out / "summary.json")["prediction"]
+    assert outcome["profile_sha256"] == told["profile"]["sha256"]
+    assert outcome["makespan_s"]["predicted"] == told["summary"]["makespan_s"]
+
+
+def test_the_table_is_worked_out_again_from_what_was_kept(done: tuple[Path, Path]) -> None:
+    out, _ = done
+    remade = remake(out, limits_of(TINY))
+    kept = read(out / "table.json")["rows"]
+    assert remade.drifts == [] and differences(TINY.name, kept, as_json(remade.table)) == []
+    assert [row.predicted for row in remade.table] == pytest.approx([row["predicted"] for row in kept])
+
+
+def test_a_profile_of_other_settings_is_refused_with_the_difference_named(done: tuple[Path, Path]) -> None:
+    out, work = done
+    other = replace(TINY, file={**TINY.file, "model": {**TINY.file["model"], "block_size": 8}})
+    with pytest.raises(PipelineError, match="was measured with block_size 4, and here it is 8"):
+        validate(other, out, work, gpus=0, start=START)
+    assert read_timings(out / "timings.json").settings["block_size"] == 4
+
+
+def test_differences_and_limits_are_in_the_same_measure() -> None:
+    worker = {"name": "target/0", "lifetime_s": 10.0, "busy_s": 5.0, **dict.fromkeys(
+        ("blocked_s", "starved_s", "sync_s", "transfer_s"), 0.0)}
+    a = {"throughput": {"tokens_per_s": 110.0, "steady_tokens_per_s": None}, "makespan_s": 10.0,
+         "workers": [worker], "lanes": [{"name": "shared", "capacity": 4, "mean": 1.0}]}
+    b = {**a, "throughput": {"tokens_per_s": 100.0, "steady_tokens_per_s": 100.0},
+         "workers": [{**worker, "busy_s": 4.0}], "lanes": [{"name": "shared", "capacity": 4, "mean": 2.0}]}
+    table = {row.quantity: row for row in rows(a, b, 9.0, Limits(rate=0.03, share=0.03, end=0.2))}
+    assert table["throughput"].difference == pytest.approx(0.1) and table["throughput"].holds is False
+    assert table["target/0 busy"].difference == pytest.approx(0.1)
+    assert table["shared mean depth"].difference == pytest.approx(-0.25)
+    assert table["steady throughput"].difference is None and table["steady throughput"].holds is None
+    assert table["time to finish, after a tenth of the run"].holds is True
+
+
+def test_every_case_is_a_pipeline_and_fits_its_part(tmp_path: Path) -> None:
+    assert len({case.name for case in CASES}) == len(CASES)
+    parts: dict[str, float] = {}
+    for case in CASES:
+        assert case.minutes <= 8
+        parts[case.part] = parts.get(case.part, 0.0) + case.minutes
+        small = replace(case, samples=3, shape="tiny")
+        assert from_mapping(small.prepare(tmp_path)).name == case.name
+    assert set(parts) == set(PARTS)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if (KEPT / case.name / "table.json").exists()], ids=str)
+def test_kept_predictions_do_not_drift(case: Case) -> None:
+    remade = remake(KEPT / case.name, limits_of(case))
+    assert remade.drifts == []
+    kept = read(KEPT / case.name / "table.json")["rows"]
+    assert differences(case.name, kept, as_json(remade.table)) == []

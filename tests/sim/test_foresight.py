@@ -1,0 +1,74 @@
+"""Runs beside their predictions: the end is foreseen early, and a planted slow-down is named while it happens."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_sim.foresight import Course, Foresight, Timeline, end_of
+from dflash_sim.prediction import Run, prepare, simulate
+from policies.pipeline import Pipeline
+from reports.tracefile import feed, read_trace
+from tests.helpers import pipeline_of
+
+GROWING = [{"tokens": 1_000 + 10 * k, "length": 1_000 + 10 * k, "seconds": 1 + k / 100} for k in range(200)]
+
+
+def work(target: Any = 0.4, drafter: Any = 1.0, **sections: Any) -> Pipeline:
+    timings = {"target": {"seconds": target}, "drafter": {"seconds": drafter, "first_seconds": 30}}
+    return pipeline_of(**{"data": {"batches": GROWING}, "timings": timings} | sections)
+
+
+def foreseen(pipeline: Pipeline) -> tuple[Run, Course]:
+    courses: list[Course] = []
+
+    def watching(run: Run) -> Course:
+        courses.append(Course(run))
+        return courses[-1]
+
+    return simulate(pipeline, watching=watching), courses[0]
+
+
+def beside(tmp_path: Path, predicted: Pipeline, real: Pipeline) -> Foresight:
+    """The real run (simulated too), replayed as a live one beside the prediction."""
+    simulate(real, trace_in=tmp_path)
+    live = prepare(predicted, timed=False)
+    foresight = Foresight(*foreseen(predicted), live)
+
+    class Watch:
+        def observe(self, exchanges: list[Any]) -> None:
+            for each in exchanges:
+                live.metrics.observe([each])
+                foresight.look(each[0])
+
+    live.metrics.finish(feed(read_trace(tmp_path), Watch()))
+    return foresight
+
+
+def test_a_run_that_goes_as_predicted_gives_no_warning_though_its_data_grow(tmp_path: Path) -> None:
+    foresight = beside(tmp_path, work(), work())
+    assert foresight.warnings == [] and foresight.over_all() is None
+
+
+@pytest.mark.parametrize(
+    ("real", "sentence"),
+    [
+        (work(drafter=2.4), "drafters: step time 2.4× the profile"),
+        (work(target=3.0), "targets: step time 7."),
+        (work(timings={"target": {"seconds": 0.4}, "drafter": {"seconds": 1, "first_seconds": 30},
+                       "transfer": {"seconds": 1}}), "transfers: exposed copying"),
+    ],
+)
+def test_a_planted_slow_down_is_named_while_the_run_goes_on(tmp_path: Path, real: Pipeline, sentence: str) -> None:
+    foresight = beside(tmp_path, work(), real)
+    assert len(foresight.warnings) == 1 and sentence in foresight.warnings[0]
+
+
+def test_the_end_is_foreseen_after_a_tenth_of_a_run_that_slows_down_as_its_data_grow(tmp_path: Path) -> None:
+    predicted, _ = foreseen(work())
+    real = simulate(work(drafter=1.3))
+    timeline = Timeline.of(predicted.metrics, predicted.metrics.now)
+    whole = Timeline.of(real.metrics, real.metrics.now)
+    early = Timeline(whole.times[:25], whole.tokens[:25], 0.0, whole.warm)
+    assert end_of(timeline, early) == pytest.approx(whole.end, rel=0.02)
+    assert end_of(timeline, Timeline(whole.times[:5], whole.tokens[:5], 0.0, whole.warm)) is None

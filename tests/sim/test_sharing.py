@@ -1,0 +1,177 @@
+"""Workers that slow each other down: composition, closed forms, conservation, and the plain path where nobody does."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import simpy
+
+from dflash_sim.comparison import predict
+from dflash_sim.prediction import simulate, summary_of
+from dflash_sim.sharing import Interference, Sharing, composed
+from dflash_sim.timings_file import TimingsError, build_profile, write_timings
+from policies.loading import from_mapping
+from policies.pipeline import Pipeline
+from tests.helpers import check_identities
+
+
+def pair(a: str, b: str, factor_a: float, factor_b: float, shared: str = "host") -> dict[str, Any]:
+    return {"a": a, "b": b, "shared": shared, "factor_a": factor_a, "factor_b": factor_b}
+
+
+def everyone(workers: int, factor: float, cores: float = 0.0, host: float = 1.0) -> Interference:
+    factors = [[1.0 if i == j else factor for j in range(workers)] for i in range(workers)]
+    return Interference(factors=factors, cores=[cores] * workers, host_cores=host)
+
+
+def ends(interference: Interference, work: list[tuple[int, float, float]]) -> dict[int, float]:
+    """When each (worker, start, seconds) is done."""
+    env = simpy.Environment()
+    sharing, found = Sharing(env, interference), {}
+
+    def start(worker: int, at: float, seconds: float) -> Any:
+        yield env.timeout(at)
+        sharing.begin((worker,), seconds, worker, lambda it: found.setdefault(it._value, env.now))
+
+    for each in work:
+        env.process(start(*each))
+    env.run()
+    return found
+
+
+def test_two_workers_that_slow_each_other_by_two_share_like_one_processor() -> None:
+    # Alone until 2, then half the speed each: worker 1 has 3 to do and worker 0 has 2 left, which takes until 6.
+    assert ends(everyone(2, 2.0), [(0, 0.0, 4.0), (1, 2.0, 3.0)]) == pytest.approx({0: 6.0, 1: 7.0})
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_pairs_of_two_compose_to_strict_processor_sharing_of_any_number(workers: int) -> None:
+    found = ends(everyone(workers, 2.0), [(each, 0.0, 3.0) for each in range(workers)])
+    assert found == pytest.approx(dict.fromkeys(range(workers), 3.0 * workers))
+
+
+def test_work_is_conserved_whatever_comes_when_under_strict_sharing() -> None:
+    dice = random.Random(4)
+    for _ in range(30):
+        work = [(each, 0.0, dice.uniform(0.1, 3.0)) for each in range(6)]
+        found = ends(everyone(6, 2.0), work)
+        assert max(found.values()) == pytest.approx(sum(seconds for _, _, seconds in work))
+        assert sorted(found, key=lambda each: found[each]) == sorted(found, key=lambda each: work[each][2])
+
+
+def test_without_interference_every_service_takes_its_own_time() -> None:
+    work = [(0, 0.0, 4.0), (1, 1.0, 2.5), (2, 1.5, 0.0)]
+    assert ends(everyone(3, 1.0), work) == pytest.approx({0: 4.0, 1: 3.5, 2: 1.5})
+    assert not everyone(3, 1.0).matters and everyone(3, 1.1).matters
+
+
+def test_cores_are_shared_only_beyond_their_number() -> None:
+    two, three = everyone(2, 1.0, cores=1.0, host=2.0), everyone(3, 1.0, cores=1.0, host=2.0)
+    assert not two.matters and three.matters
+    assert ends(three, [(each, 0.0, 2.0) for each in range(3)]) == pytest.approx({0: 3.0, 1: 3.0, 2: 3.0})
+
+
+def test_a_dropped_worker_slows_nobody_and_leaves_no_event_behind() -> None:
+    env, done = simpy.Environment(), []
+    sharing = Sharing(env, everyone(2, 2.0))
+    for worker in (0, 1):
+        sharing.begin((worker,), 4.0, worker, lambda it: done.append((env.now, it._value)))
+    env.run(until=2.0)
+    sharing.drop(1)
+    env.run()
+    assert done == [(5.0, 0)] and env.now == 5.0
+
+
+def test_factors_go_by_the_device_that_two_workers_share() -> None:
+    measured = {
+        "cores": 4,
+        "pairs": [
+            pair("target", "drafter", 1.5, 1.2, "cuda:0"),
+            pair("target", "drafter", 1.1, 1.0),
+            pair("drafter", "drafter", 0.9, 1.3),
+        ],
+    }
+    devices, roles = ["cuda:3", "cuda:2", "cuda:3", "cpu"], ["target", "drafter", "drafter", "drafter"]
+    found = composed(measured, devices=devices, roles=roles)
+    assert found.factors[0] == [1.0, 1.1, 1.5, 1.1]
+    assert found.factors[2] == pytest.approx([1.2, 1.1, 1.0, 1.1]) and found.cores == [0, 0, 0, 1]
+    assert found.factor(0, [0, 2, 3]) == pytest.approx(1.6)
+
+
+def test_what_the_load_of_cores_explains_is_not_counted_twice() -> None:
+    found = composed(
+        {"cores": 1, "pairs": [pair("target", "drafter", 2.2, 2.0)]}, devices=["cpu"] * 2, roles=["target", "drafter"]
+    )
+    assert found.factor(0, [1]) == pytest.approx(2.2) and found.factor(1, [0]) == pytest.approx(2.0)
+
+
+def test_a_broken_pair_is_refused_with_its_place() -> None:
+    with pytest.raises(TimingsError, match=r"interference\.pairs\.0"):
+        composed({"pairs": [{"a": "target"}]}, devices=["cpu"], roles=["target"])
+
+
+def measured_pipeline(folder: Path, interference: dict[str, Any], **changes: Any) -> Pipeline:
+    role = {"samples": [{"batch_size": 1, "length": 100, "seconds": [1.0]}]}
+    path = folder / "timings.json"
+    write_timings(build_profile({"target": role, "drafter": role, "interference": interference}), path)
+    base = {
+        "topology": {"targets": 1, "drafters": 1, "devices": {"targets": ["cuda:0"], "drafters": ["cuda:0"]}},
+        "data": {"batches": 200, "batch_tokens": 100},
+        "timings": {"file": str(path)},
+        "training": {"sync": "none"},
+    }
+    return from_mapping(base | changes, for_simulation=True)
+
+
+def test_a_colocated_target_and_drafter_run_at_half_the_speed_of_two_devices(tmp_path: Path) -> None:
+    shared = {"pairs": [pair("target", "drafter", 2.0, 2.0, "cuda:0")]}
+    together = measured_pipeline(tmp_path, shared)
+    apart = measured_pipeline(
+        tmp_path, shared, topology={"devices": {"targets": ["cuda:0"], "drafters": ["cuda:1"]}}
+    )
+    makespans = [summary["makespan_s"] for _, summary in map(predict, (together, apart))]
+    assert makespans[1] == pytest.approx(201.0) and makespans[0] == pytest.approx(400.0)
+
+
+@pytest.mark.parametrize("sync", ["none", "step", "pooled"])
+def test_identities_hold_where_workers_share_and_fail(tmp_path: Path, sync: str) -> None:
+    pairs = [pair("target", "drafter", 1.4, 1.7), pair("drafter", "drafter", 1.2, 1.2), pair("target", "target", 2, 2)]
+    pipeline = measured_pipeline(
+        tmp_path,
+        {"pairs": pairs},
+        topology={"targets": 2, "drafters": 3},
+        training={"sync": sync},
+        faults=[{"worker": "drafter/1", "at_batch": 3, "kind": "crash"}],
+        dispatch={"prefetch": 1},
+    )
+    first, second = (simulate(pipeline) for _ in range(2))
+    check_identities(summary_of(first))
+    assert summary_of(first) == summary_of(second)
+    batches = summary_of(first)["batches"]
+    assert batches["trained"] + batches["lost"] == 200 and (batches["lost"] > 0) == (sync == "none")
+
+
+def test_a_drafter_that_hangs_leaves_a_deadlock_at_its_true_time(tmp_path: Path) -> None:
+    pipeline = measured_pipeline(
+        tmp_path,
+        {"pairs": [pair("target", "drafter", 2.0, 2.0)]},
+        topology={"targets": 1, "drafters": 1},
+        faults=[{"worker": "drafter/0", "at_batch": 1, "kind": "hang"}],
+        dispatch={"depth": 1},
+    )
+    summary = summary_of(simulate(pipeline))
+    assert summary["stop_reason"] == "deadlock" and summary["makespan_s"] == pytest.approx(4.0)
+
+
+def test_copies_and_steps_have_factors_of_their_own_and_copies_slow_nobody() -> None:
+    measured = {"pairs": [{**pair("target", "drafter", 2.0, 1.5), "copy_b": 10.0, "step_b": 3.0}]}
+    found = composed(measured, devices=["cpu", "cpu"], roles=["target", "drafter"])
+    assert [found.factor(1, [0], kind) for kind in ("factor", "copy", "step")] == [1.5, 10.0, 3.0]
+    env, done = simpy.Environment(), {}
+    sharing = Sharing(env, found)
+    sharing.begin((0,), 4.0, "target", lambda it: done.setdefault(it._value, env.now))
+    sharing.begin((1,), 0.5, "copy", lambda it: done.setdefault(it._value, env.now), "copy")
+    env.run()
+    # While the target computes, until 4, the copy gets on at a tenth of its speed; 0.1 is left then.
+    assert done == pytest.approx({"target": 4.0, "copy": 4.1})
