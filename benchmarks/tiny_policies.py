@@ -30,6 +30,7 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--epochs", type=int, default=load(FILE).data.epochs)
     options.add_argument("-o", "--out", type=Path, default=Path("runs/tiny-policies"))
+    options.add_argument("--there", action="store_true", help="only policies whose seeds are all there")
     given = options.parse_args()
     multiprocessing.set_forkserver_preload(["dflash_run.training.drafter_loop", "dflash_run.training.target_loop"])
     seeds = range(given.seeds)
@@ -37,9 +38,11 @@ def main() -> None:
     base = {seed: _baselines(_pipeline(seed, given.epochs)) for seed in seeds}
     rows: dict[str, list[dict[str, float]]] = {}
     for case in CASES:
-        for seed in seeds:
+        folders = {seed: given.out / f"epochs-{given.epochs}" / f"{'-'.join(case)}-{seed}" for seed in seeds}
+        if given.there and not all((folder / "summary.json").exists() for folder in folders.values()):
+            continue
+        for seed, folder in folders.items():
             changes = {"dispatch.policy": case[0], "training.sync": case[1]}
-            folder = given.out / f"epochs-{given.epochs}" / f"{'-'.join(case)}-{seed}"
             figures = _trained(replaced(_pipeline(seed, given.epochs), changes), folder)
             rows.setdefault(", ".join(case), []).append(figures)
             print(f"{', '.join(case)}, seed {seed}: {figures[ACCEPTED]:.3f}, loss {figures[LOSS]:.3f}", flush=True)
@@ -82,13 +85,12 @@ def _print(base: dict[int, dict[str, float]], rows: dict[str, list[dict[str, flo
     for name, found in rows.items():
         _row(name, [each[ACCEPTED] for each in found], [each[LOSS] for each in found])
     means = {name: statistics.mean(each[ACCEPTED] for each in found) for name, found in rows.items()}
-    spread = {name: statistics.pstdev([0.0]) if len(found) < 2 else statistics.stdev(e[ACCEPTED] for e in found)
-              for name, found in rows.items()}
-    pooled = statistics.mean(value**2 for value in spread.values()) ** 0.5
+    spread = [statistics.variance(each[ACCEPTED] for each in found) for found in rows.values() if len(found) > 1]
+    pooled = statistics.mean(spread) ** 0.5 if spread else 0.0
     apart = max(means.values()) - min(means.values())
     worst = min(each[ACCEPTED] / base[seed]["bigram"] for found in rows.values() for seed, each in enumerate(found))
-    print(f"\nmeans lie {apart:.3f} apart: {apart / min(means.values()):.1%} of the smallest, "
-          f"{apart / pooled if pooled else 0.0:.2f} pooled standard deviations ({pooled:.3f})")
+    in_deviations = f", {apart / pooled:.2f} pooled standard deviations ({pooled:.3f})" if pooled else ""
+    print(f"\nmeans lie {apart:.3f} apart: {apart / min(means.values()):.1%} of the smallest{in_deviations}")
     print(f"trained ÷ bigram: at least {worst:.2f} in every seed and policy")
 
 
