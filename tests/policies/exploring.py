@@ -33,6 +33,7 @@ Path = tuple[Action, ...]
 
 ATOMS = frozenset({int, bool, str, bytes, type(None), Setup, *get_args(Effect)})
 """What copies share, since it never changes."""
+FLAT = ATOMS | {tuple}
 PLAIN = (set, deque, bytearray)
 SLOTS = {kind: kind.__slots__ for kind in (Lane, Part)}
 
@@ -178,43 +179,51 @@ def _check_sources(world: World) -> None:
 def copied(world: World) -> World:
     """A copy that shares nothing that can change: what `copy.deepcopy` makes, many times as fast.
 
-    It relies on the elements of a container being of one kind.
+    It relies on containers whose elements are of one kind, and on tuples in lists to hold nothing that can change.
     """
     copy: World = _copied(world, {})
     return copy
 
 
 def _copied(value: Any, memo: dict[int, Any]) -> Any:
-    kind = type(value)
-    if kind in ATOMS:
-        return value
-    if kind is list:
-        if not value or type(value[0]) in ATOMS:
-            return value[:]
-        new = memo.get(id(value))
-        if new is None:
-            new = memo[id(value)] = [_copied(it, memo) for it in value]
-        return new
-    if kind is dict:
-        return dict(value) if _flat(value.values()) else {k: _copied(it, memo) for k, it in value.items()}
-    if kind is tuple:
-        return value if _flat(value) else tuple([_copied(it, memo) for it in value])
-    if kind in PLAIN:
-        return kind(value)
     new = memo.get(id(value))
-    if new is None:
-        new = memo[id(value)] = kind.__new__(kind)
-        slots = SLOTS.get(kind)
-        if slots is None:
-            vars(new).update({name: it if type(it) in ATOMS else _copied(it, memo) for name, it in vars(value).items()})
+    if new is not None:
+        return new
+    kind = type(value)
+    new = memo[id(value)] = kind.__new__(kind)
+    slots = SLOTS.get(kind)
+    if slots is not None:
+        for name in slots:
+            it = getattr(value, name)
+            setattr(new, name, it if type(it) in ATOMS else it.copy())
+        return new
+    state = vars(new)
+    state.update(vars(value))
+    for name, it in state.items():
+        kind = type(it)
+        if kind in ATOMS:
+            continue
+        if kind is list:
+            of = type(it[0]) if it else int
+            if of in FLAT:
+                state[name] = it[:]
+            elif of is list:
+                state[name] = [each[:] for each in it]
+            elif id(it) in memo:
+                state[name] = memo[id(it)]
+            else:
+                state[name] = memo[id(it)] = [_copied(each, memo) for each in it]
+        elif kind is dict:
+            flat = all(type(each) in ATOMS for each in it.values())
+            state[name] = it.copy() if flat else {k: _copied(each, memo) for k, each in it.items()}
+        elif kind is tuple:
+            if it and type(it[0]) not in ATOMS:
+                state[name] = tuple([_copied(each, memo) for each in it])
+        elif kind in PLAIN:
+            state[name] = it.copy()
         else:
-            for name in slots:
-                setattr(new, name, _copied(getattr(value, name), memo))
+            state[name] = _copied(it, memo)
     return new
-
-
-def _flat(values: Iterable[Any]) -> bool:
-    return all(type(it) in ATOMS for it in values)
 
 
 # Names --------------------------------------------------------------------------------------------------------
