@@ -1,23 +1,23 @@
 """Every state that a small pipeline can come to, each visited once.
 
-A state is the whole world: the workers, as they see themselves, and the dispatcher. Three reductions make it small; each
-leaves out only what differs in names or in the order of two acts that do not touch each other.
+A state is the whole world: the workers, as they see themselves, and the dispatcher. Three reductions make them few;
+each leaves out only what differs in names, or in the order of two acts that do not touch each other.
 
 1. Names. Batches of one bucket, step numbers, and the numbers of workers that the policies treat alike do not tell
    states apart (`_Names` says which workers, and `key` which differences still matter while something may go wrong).
 2. What may go wrong. Where from, by which lane and in what order a batch came matters only to a loss. Once no more
    losses are allowed these differences are dropped.
 3. Arrival. `received` changes nothing but what a later loss brings back, so it commutes with all other acts. While a
-   loss may come, batches arrive as late as they can: when they are computed, or, for each loss, every choice of what had
-   arrived before it. Later they arrive at once. With prefetch they arrive in the order in which they were delivered.
+   loss may come, batches arrive as late as they can: when they are computed, or, for each loss, every choice of what
+   had arrived before it. Later they arrive at once. A drafter's batches arrive in the order they were delivered.
 
-`explore(…, plain=True)` visits every state without reductions 1 and 3, which `test_explore` compares.
+`explore(…, plain=True)` does without all three; `test_explore` compares the two.
 """
 
 import hashlib
 import marshal
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, get_args
@@ -31,6 +31,9 @@ from policies.world import Action, Setup, World
 Path = tuple[Action, ...]
 """Acts that are carried out together: arrivals, then what they are needed for."""
 
+LIMIT = 3_000_000
+NAMED = 9
+"""As if so many losses were to come that no name may be dropped."""
 ATOMS = frozenset({int, bool, str, bytes, type(None), Setup, *get_args(Effect)})
 """What copies share, since it never changes."""
 FLAT = ATOMS | {tuple}
@@ -45,18 +48,19 @@ class Explored:
     states: int = 0
     transitions: int = 0
     ends: Counter[str] = field(default_factory=Counter)
-    seen: set[bytes] = field(default_factory=set, repr=False)
+    arrived: set[bytes] = field(default_factory=set, repr=False)
+    """The keys of the states once all that was delivered has arrived."""
 
 
 def explore(
-    setup: Setup, losses: int, *, prompt: bool = False, plain: bool = False, project: bool = False, limit: int = 3_000_000
+    setup: Setup, losses: int, *, prompt: bool = False, plain: bool = False, compare: bool = False, limit: int = LIMIT
 ) -> Explored:
     """Visit every state that completions and at most `losses` disruptions can reach: losses of workers, abandoned
     steps, a loader that ends early.
 
     In each every check of `World` holds, so somebody can act unless the run has ended; and every completion is
     progress, so completions form no cycle. Hence every way of going on reaches the end. With `prompt` workers all have
-    started before anything else happens.
+    started before anything else happens. `compare` collects `arrived`.
     """
     start = World(setup)
     if prompt:
@@ -64,8 +68,7 @@ def explore(
             start.act(action)
     start.check()
     found = Explored()
-    found.seen.add(key(start, losses, plain))
-    visited = {key(start, losses, plain)}
+    visited = {key(start, NAMED if plain else losses, plain)}
     frontier = [start]
     while frontier:
         world = frontier.pop()
@@ -81,21 +84,19 @@ def explore(
             _check_sources(after)
             assert not completes or progress(after) > before, f"{path} is no progress"
             found.transitions += 1
-            state = key(after, left, plain)
+            state = key(after, NAMED if plain else left, plain)
             if state in visited:
                 continue
             visited.add(state)
             assert len(visited) <= limit, f"more than {limit} states"
             after.check()
-            if plain or project:
-                found.seen.add(_reduced(after, left))
+            if compare:
+                found.arrived.add(_arrived(after, left))
             if after.ended is None:
                 frontier.append(after)
             else:
                 found.ends[after.ended] += 1
     found.states = len(visited)
-    if not plain and not project:
-        found.seen = visited
     return found
 
 
@@ -151,7 +152,7 @@ def _receive_all(world: World) -> None:
                 world.act(("received", drafter, 0))
 
 
-def _reduced(world: World, left: int) -> bytes:
+def _arrived(world: World, left: int) -> bytes:
     """The key of the state once all that was delivered has arrived."""
     world = copied(world)
     _receive_all(world)
@@ -170,7 +171,7 @@ def _check_sources(world: World) -> None:
     """States that differ in where batches came from may count as one: here they are still apart."""
     source = world.core._source
     for batch, place in enumerate(world.place):
-        assert not HELD <= place <= RECEIVED or source[batch] == world.source[batch], f"batch {batch} has another source"
+        assert not HELD <= place <= RECEIVED or source[batch] == world.source[batch], f"the source of batch {batch}"
 
 
 # Copies -------------------------------------------------------------------------------------------------------
@@ -235,12 +236,12 @@ class _Names:
     Any order gives a right key: two states with the same key are the same up to names. The better the order, the more
     states are seen to be the same.
 
-    * Under a feed that is shared, targets are alike; under `round_robin` those of one drafter, once nothing goes wrong any
-      more. A feed in turns makes them a ring, which begins with the next to be dealt to, once nothing goes wrong any more
-      (a loss changes whose turn it is in a way that depends on the count of turns).
-    * Drafters are alike under `shared` while at most one thing goes wrong; under `bucketed` and `round_robin` (each with
-      its own targets) once nothing does. Under `rotating` they are a ring, likewise. What makes them differ earlier is an
-      abandoned step, whose batches come back in the order of the drafters' numbers.
+    * Under a feed that is shared, targets are alike; under `round_robin` those of one drafter, once nothing goes wrong
+      any more. A feed in turns makes them a ring that begins with the next to be dealt to, once nothing goes wrong any
+      more (a loss changes whose turn it is in a way that depends on the count of turns).
+    * Drafters are alike under `shared` while at most one thing goes wrong; under `bucketed` and `round_robin` (each
+      with its own targets) once nothing does. Under `rotating` they are a ring, likewise. What tells them apart before
+      is an abandoned step, whose batches come back in the order of the drafters' numbers.
     """
 
     def __init__(self, world: World, left: int, plain: bool) -> None:
@@ -284,12 +285,11 @@ class _Names:
             return (9,)
         part = world.core.windows[d].parts[d]
         waits = [k for k, it in enumerate(world.core.dispatch.waiting) if it == d]
-        buckets = world.setup.buckets
-        desk = [[(buckets[it.batch], it.step - world.open[d]) for it in at] for at in (world.fetching[d], world.ready[d])]
-        lane = world.core.dispatch.lanes[d].waiting if world.setup.policy == "round_robin" else ()
+        buckets, first = world.setup.buckets, world.open[d]
+        desk = [[(buckets[it.batch], it.step - first) for it in at] for at in (world.fetching[d], world.ready[d])]
+        lane = len(world.core.dispatch.lanes[d]) if world.setup.policy == "round_robin" else 0
         cursor = world.core.dispatch.policy._cursor[d] if world.setup.policy == "bucketed" else 0  # type: ignore
-        lane_like = len(lane), world.core.dispatch._orphans.index(d) if d in world.core.dispatch._orphans else -1
-        return world.asks[d], waits, desk, len(world.computed[d]), part.closed, part.flushed, lane_like, cursor
+        return world.asks[d], waits, desk, len(world.computed[d]), part.closed, part.flushed, lane, cursor
 
 
 def _ring(workers: list[int], hop: Hop) -> list[int]:
@@ -341,14 +341,15 @@ def key(world: World, left: int, plain: bool = False) -> bytes:
         held = [(producers[producer], named(batch), lanes[lane]) for producer, batch, lane in it.held]
         asked = [consumers[it] for it in it.waiting]
         orphans = [lanes[k] for k in it._orphans]
-        return tuple(waiting), tuple(held), tuple(asked), it.declined, tuple(orphans), tuple(it.to_come), turn(it, order)
+        rest = it.declined, tuple(orphans), tuple(it.to_come), turn(it, order)
+        return tuple(waiting), tuple(held), tuple(asked), rest
 
     def turn(it: Hop, order: list[int]) -> tuple[int, ...]:
         state = vars(it.policy)
         if "_cursor" in state:
             return (*(state["_cursor"][d] for d in order), state["_require"])
         if "_dealt" in state:
-            return (state["_dealt"] % (60 if left or plain else max(1, len(it.consumers))) if plain or left else 0,)
+            return (state["_dealt"] % 60 if left else 0,)
         assert not state, f"what is {state}?"
         return ()
 
@@ -373,39 +374,34 @@ def key(world: World, left: int, plain: bool = False) -> bytes:
         batches = [named(batch) for batch in told.batches]
         return tuple(batches if left else sorted(batches)), tuple(sorted(drafter_at[d] for d in told.drafters))
 
-    lost = world.lost if left else ()
     owners = world.trained_by.items() if setup.sync == "none" and left else ()
-    return hashlib.blake2b(
-        marshal.dumps(
-            (
-                (world.next, core._supply, world.loading is None, world.loader_done, world.stopped_early),
-                tuple([(world.targets.get(t), named(world.hand[t]) if t in world.targets else ()) for t in names.targets]),
-                tuple([target_at[t] for t in world.asking]),
-                tuple([drafter(d) for d in names.drafters]),
-                tuple([drafter_at[names.owner[t]] for t in names.targets] if names.owner else ()),
-                tuple(sorted(map(applied, world.applying.values()))),
-                tuple(sorted([(drafter_at[owner], batch in lost) for batch, owner in owners])),
-                # These follow from the rest while the dispatcher is right; when it is not, a wrong state must not
-                # pass for a right one that was seen before.
-                (core._unsettled, *(world.place.count(at) - core.ledger.count(at) for at in range(LOST + 1))),
-                tuple(world.passed_over) if setup.policy == "bucketed" and setup.mix == "prefer" else (),
-                hop(core.feed, [0], target_at, names.targets),
-                hop(core.dispatch, target_at, drafter_at, names.drafters),
-                world.losses,
-                world.ended,
-            ),
-            2,
-        ),
-        digest_size=16,
-    ).digest()
+    hands = [(world.targets[t], named(world.hand[t])) if t in world.targets else () for t in names.targets]
+    state = (
+        (world.next, core._supply, world.loading is None, world.loader_done, world.stopped_early),
+        tuple(hands),
+        tuple([target_at[t] for t in world.asking]),
+        tuple([drafter(d) for d in names.drafters]),
+        tuple([drafter_at[names.owner[t]] for t in names.targets] if names.owner else ()),
+        tuple(sorted(map(applied, world.applying.values()))),
+        tuple(sorted([(drafter_at[owner], batch in world.lost) for batch, owner in owners])),
+        # These follow from the rest while the dispatcher is right; when it is not, a wrong state must not pass for a
+        # right one that was seen before.
+        (core._unsettled, *(world.place.count(at) - core.ledger.count(at) for at in range(LOST + 1))),
+        tuple(world.passed_over) if setup.policy == "bucketed" and setup.mix == "prefer" else (),
+        hop(core.feed, [0], target_at, names.targets),
+        hop(core.dispatch, target_at, drafter_at, names.drafters),
+        world.losses,
+        world.ended,
+    )
+    return hashlib.blake2b(marshal.dumps(state, 2), digest_size=16).digest()
 
 
 def _order(world: World, left: int) -> list[int]:
     """For each batch its place in the order of numbers among those that a loss can bring back one before the other.
 
-    Only a lost target asks for it: what was on its way from it is recalled in the order of numbers. While nothing has gone
-    wrong yet, each target's batches rise with the time, and at most one loss is to come, only the batches of one target
-    need to be told apart; otherwise all that are not trained.
+    Only a lost target asks for it: what was on its way from it is recalled in the order of numbers. While nothing has
+    gone wrong yet a target's batches rise with the time, so with one loss to come only batches of one target need to be
+    told apart; otherwise all that are not trained.
     """
     order = [0] * len(world.place)
     if left:
