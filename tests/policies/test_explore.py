@@ -102,7 +102,7 @@ def test_every_interleaving_of_two_targets_and_drafters(kind: tuple[str, str], v
 def test_every_interleaving_of_two_prompt_targets_and_drafters_with_a_loss(
     kind: tuple[str, str], visited: Visited
 ) -> None:
-    chosen = setups(kind, targets=2, drafters=2, batches=2, capacities=(1,), prefetch=(0, 1))
+    chosen = setups(kind, targets=2, drafters=2, batches=2, capacities=(1,))
     explore_all(chosen, 1, visited, prompt=True)
 
 

@@ -139,12 +139,10 @@ def test_an_offer_that_is_dealt_again_is_put_as_what_it_is() -> None:
 
 
 def test_a_loss_deals_no_offer_again_whose_own_lane_is_still_read() -> None:
-    core = dispatcher(9, policy="rotating", targets=2, drafters=3, capacity=0)
-    assert [produce(core, target, target) for target in (0, 1)] == [[], []]
-    core.drafter_lost(2)
-    assert core.dispatch.held == [(0, 0, 0), (1, 1, 1)]
+    core = dispatcher(9, policy="rotating", targets=3, drafters=3, capacity=0)
+    assert [produce(core, target, target) for target in range(3)] == [[], [], []]
     core.drafter_lost(1)
-    assert core.dispatch.held == [(0, 0, 0), (1, 1, 0)]
+    assert core.dispatch.held == [(0, 0, 0), (1, 1, 2), (2, 2, 2)]
 
 
 def test_who_is_dry_is_asked_for_the_targets_that_are_open() -> None:
@@ -234,6 +232,14 @@ def test_all_held_offers_are_handed_over_when_a_step_sets_their_drafters_free() 
     assert moves(core.commit(0, (0, 1))) == [
         ("admit", 0, 2), ("deliver", 0, 2), ("admit", 1, 3), ("deliver", 1, 3)
     ]  # fmt: skip
+
+
+def test_all_held_offers_are_admitted_that_a_lost_target_leaves_room_for() -> None:
+    core = dispatcher(4, targets=3, capacity=2)
+    produce(core, 0, 0), produce(core, 0, 1)
+    assert produce(core, 1, 2) == produce(core, 2, 3) == []
+    told = core.target_lost(0)
+    assert [effect for effect in told if isinstance(effect, Admit)] == [Admit(1, 2, 0), Admit(2, 3, 0)]
 
 
 def test_a_drafter_that_is_offered_one_batch_and_takes_another_lets_it_go_to_the_next() -> None:
