@@ -255,8 +255,11 @@ class _Names:
             self.owner = [live[target % len(live)] for target in self.targets]
         if plain:
             return
-        mates: list[tuple[object, ...]] = [self._target(world, t) for t in self.targets]
-        if setup.policy == "shared" and left < 2 or not left and setup.policy != "rotating":
+        alike = setup.policy == "shared" and left < 2 or not left and setup.policy != "rotating"
+        mates: list[tuple[object, ...]] = []
+        if alike or setup.feed == "shared" and (not left or setup.policy != "round_robin"):
+            mates = [self._target(world, t) for t in self.targets]
+        if alike:
             mine = [sorted(mates[t] for t in self.targets if self.owner and self.owner[t] == d) for d in self.drafters]
             desks = [(*self._drafter(world, d), mine[d]) for d in self.drafters]
             self.drafters.sort(key=desks.__getitem__)  # type: ignore[arg-type]

@@ -121,41 +121,52 @@ def test_every_interleaving_where_batches_are_only_handed_over(policy: str, visi
     explore_all(chosen, 1, visited, prompt=True)
 
 
-WORKERS = [(targets, drafters) for targets in (1, 2, 3) for drafters in (1, 2, 3)]
-workers = pytest.mark.parametrize(("targets", "drafters"), WORKERS, ids=[f"{t}+{d}" for t, d in WORKERS])
+syncs = pytest.mark.parametrize("sync", SYNCS)
+FEW = [(targets, drafters) for targets in (1, 2) for drafters in (1, 2)]
+MANY = [(1, 3), (3, 1), (2, 3), (3, 2), (3, 3)]
+FULL = [(*few, b) for few in FEW for b in range(1, 6)] + [(*many, 5) for many in MANY]
+"""(targets, drafters, batches) that are explored in full while nothing goes wrong."""
+LOSS = [(*few, b) for few in FEW for b in range(1, 4)] + [(3, 2, 2), (2, 3, 2), (3, 3, 2)]
+"""Likewise where one thing may go wrong at any time; with two batches capacity 1 only."""
+
+
+def sized(cases: list[tuple[int, int, int]]) -> pytest.MarkDecorator:
+    names = [f"{targets}+{drafters}-{batches}-batches" for targets, drafters, batches in cases]
+    return pytest.mark.parametrize(("targets", "drafters", "batches"), cases, ids=names)
 
 
 @pytest.mark.slow
 @kinds
-@workers
+@syncs
+@sized(FULL)
 def test_every_interleaving_of_up_to_three_targets_three_drafters_and_five_batches(
-    kind: tuple[str, str], targets: int, drafters: int, visited: Visited
+    kind: tuple[str, str], sync: str, targets: int, drafters: int, batches: int, visited: Visited
 ) -> None:
-    for batches in range(1, 6):
-        chosen = setups(kind, targets=targets, drafters=drafters, batches=batches)
-        explore_all(chosen, 0, visited, prompt=False)
+    chosen = setups(kind, targets=targets, drafters=drafters, batches=batches, syncs=(sync,))
+    explore_all(chosen, 0, visited, prompt=False)
 
 
 @pytest.mark.slow
 @kinds
-@workers
+@syncs
+@sized(LOSS)
 def test_every_interleaving_of_up_to_three_targets_and_three_drafters_with_a_loss(
-    kind: tuple[str, str], targets: int, drafters: int, visited: Visited
+    kind: tuple[str, str], sync: str, targets: int, drafters: int, batches: int, visited: Visited
 ) -> None:
-    """Three batches for up to two of each, else two: with no more batches than that a lane of two is never full."""
-    few = max(targets, drafters) < 3
-    for batches in range(1, 4 if few else 3):
-        capacities = (1, 2) if batches > 2 else (1,)
-        chosen = setups(kind, targets=targets, drafters=drafters, batches=batches, capacities=capacities)
-        explore_all(chosen, 1, visited, prompt=False)
+    capacities = (1, 2) if batches > 2 else (1,)
+    chosen = setups(
+        kind, targets=targets, drafters=drafters, batches=batches, capacities=capacities, syncs=(sync,)
+    )  # fmt: skip
+    explore_all(chosen, 1, visited, prompt=False)
 
 
 @pytest.mark.slow
 @kinds
-@pytest.mark.parametrize("sync", SYNCS)
+@syncs
 def test_every_interleaving_of_three_prompt_targets_three_drafters_and_five_batches_with_a_loss(
     kind: tuple[str, str], sync: str, visited: Visited
 ) -> None:
+    """All workers have started first; only capacity 1, and a feed that all targets share."""
     chosen = setups(
         kind, targets=3, drafters=3, batches=5, capacities=(1,), feeds=("shared",), syncs=(sync,)
     )  # fmt: skip
@@ -215,7 +226,7 @@ def test_reductions_leave_out_no_state_of_two_targets_and_two_drafters(kind: tup
 
 @pytest.mark.slow
 @kinds
-@pytest.mark.parametrize("sync", SYNCS)
+@syncs
 def test_reductions_leave_out_no_state_of_larger_pipelines(kind: tuple[str, str], sync: str) -> None:
     compare(setups(kind, targets=2, drafters=2, batches=2, capacities=(1,), syncs=(sync,), prefetch=(0, 1)), 1)
     compare(setups(kind, targets=2, drafters=2, batches=1, capacities=(1,), syncs=(sync,)), 2)

@@ -6,7 +6,7 @@
 from collections.abc import Sequence
 
 import pytest
-from test_dispatcher import assign, deliveries, dispatcher, lanes, moves, produce, requiring, setup, train
+from test_dispatcher import assign, deliveries, dispatcher, lanes, moves, produce, requiring, setup, train, with_policy
 from test_machine import run
 
 from policies.builtin import BUILTIN, Bucketed
@@ -174,6 +174,17 @@ def test_a_policy_with_a_name_of_its_own_is_called_by_it() -> None:
     core = scripted(policy)
     core.drafter_ready(1)
     with pytest.raises(PolicyError, match=r"^scripted\.take gave consumer 1 lane 'a', which only consumer 0 reads$"):
+        produce(core, 0, 0)
+
+
+def test_an_answer_that_is_refused_is_shown_with_the_rule() -> None:
+    core = with_policy(take_answer=7)
+    rule = r"^Mine\.take answered 7 for consumer 0: give a lane with a waiting batch, or WAIT$"
+    with pytest.raises(PolicyError, match=rule):
+        core.drafter_ready(0)
+    core = with_policy(put_answer=7)
+    rule = r"^Mine\.put answered 7 for batch 0: give a lane from 0 to 0 whose reader lives$"
+    with pytest.raises(PolicyError, match=rule):
         produce(core, 0, 0)
 
 
