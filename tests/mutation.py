@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MUTANTS = ROOT / "mutants"
 FULLER = (
-    "tests/policies/test_conformance.py",
-    "tests/policies/test_explore.py",
+    "tests/policies/test_conformance.py::test_every_policy_of_the_table_conforms_to_the_rules",
+    "tests/policies/test_explore.py::test_every_interleaving_of_two_targets_and_drafters",
     "tests/sim/test_cases.py",
     "tests/sim/test_simulator_properties.py",
     "tests/sim/test_replay.py",

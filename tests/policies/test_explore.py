@@ -3,6 +3,20 @@
 What a state is, and which states count as one, is said in `exploring`. In each all checks of `policies.world.World`
 hold, so somebody can act unless the run has ended; every completion is progress, so completions form no cycle; hence
 every way of going on reaches the end.
+
+`make explore` visits, for each policy (and both mixes of `bucketed`), both feeds, `sync` none, step and pooled, and
+accumulate 1 and 2 (`require`: 2):
+
+* in full while nothing goes wrong: up to 2 targets and 2 drafters with 1 to 5 batches, up to 3 and 3 with 5 batches,
+  capacities 1 and 2;
+* in full with one loss at any time (a target, a drafter, a step that is abandoned, a loader that ends early): up to 2
+  and 2 with 1 to 3 batches, 3 and 2, 2 and 3, 3 and 3 with 2 batches; capacities 1 and 2 with 3 batches, else 1;
+* bounded to prompt workers, which have all started before anything else happens: one loss with 3 targets, 3 drafters
+  and 5 batches at capacity 1 under the shared feed; two losses with 2, 2 and 2;
+* prefetch 1 with 2 targets and 2 drafters: 4 batches in full while nothing goes wrong, prompt with a loss.
+
+In none of them does a drafter's second batch arrive before its first (without prefetch it has but one at a time).
+Parts run apart: `pytest -m '' -v tests/policies/test_explore.py -k '3+3-5 and pooled and rotating'`.
 """
 
 import random
