@@ -2,10 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-all explore bench validate-rehearsal random-rehearsals clean
+.PHONY: demo demo-train test test-all explore bench validate-rehearsal random-rehearsals clean
 
 demo: .venv/base
 	$(BIN)/python -m dflash_run.demo
+
+# A few minutes on two cores: a small target, then a drafter trained 1 + 1 and 2 + 2; leaves runs/tiny-*.
+demo-train: .venv/run
+	$(BIN)/python -m dflash_run.tiny.demo
 
 test: .venv/dev
 	$(BIN)/ruff check .
@@ -45,9 +49,13 @@ random-rehearsals: .venv/dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e .
 	touch $@
 
+.venv/run: pyproject.toml | .venv/bin/python
+	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[run]'
+	touch $@ .venv/base
+
 .venv/dev: pyproject.toml | .venv/bin/python
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
-	touch $@ .venv/base
+	touch $@ .venv/base .venv/run
 
 # The hot path compiled with mypyc; needs a C compiler. Not editable: the source here stays as it is.
 .venv-compiled/done: pyproject.toml setup.py $(wildcard policies/*.py policies/*/*.py reports/*.py dflash_sim/*.py)

@@ -7,9 +7,11 @@ import contextlib
 import multiprocessing
 import os
 import queue
+import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, Protocol
@@ -109,10 +111,11 @@ class ThreadCrew:
 
 
 class _PipeMail:
-    """A process's mail box."""
+    """A process's mail box. Threads of it may send at the same time."""
 
     def __init__(self, pipe: "Connection[Any, Any]") -> None:
         self._pipe = pipe
+        self._sending = threading.Lock()
 
     def get(self, timeout: float | None) -> object | None:
         if not self._pipe.poll(timeout):
@@ -124,13 +127,12 @@ class _PipeMail:
         return message
 
     def send(self, message: object) -> None:
-        self._pipe.send(message)
+        with self._sending:
+            self._pipe.send(message)
 
 
 def _work_in_process(pipe: "Connection[Any, Any]", job: Job) -> None:
     """A worker process. An interrupt from the terminal is the launcher's business."""
-    import signal
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     mail = _PipeMail(pipe)
     try:
@@ -139,6 +141,17 @@ def _work_in_process(pipe: "Connection[Any, Any]", job: Job) -> None:
         os._exit(1)  # nobody listens any more
     except Exception as error:
         mail.send(Gone(f"{type(error).__name__}: {error}"))
+
+
+@contextlib.contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """What is started meanwhile is born deaf to the terminal's Ctrl-C; ours is heard when the context ends."""
+    resource_tracker.ensure_running()  # starting it would let interrupts through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class ProcessCrew:
@@ -159,7 +172,8 @@ class ProcessCrew:
                 name=_named(worker),
                 daemon=True,
             )
-            process.start()
+            with _no_interrupts():
+                process.start()
             theirs.close()
             self._pipes[worker], self._processes[worker] = ours, process
 

@@ -5,14 +5,15 @@ what they are told (`briefing`), and never touches a payload. Times are model se
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+from dflash_run.attendance import TICK_S, Attendance
+from dflash_run.briefing import Briefing
 from dflash_run.crew import Crew, Worker
 from dflash_run.messages import (
-    Answer,
     Applied,
     Broken,
     Computed,
@@ -21,7 +22,6 @@ from dflash_run.messages import (
     Gone,
     Grouped,
     Open,
-    Question,
     Quiet,
     Received,
     Refused,
@@ -32,13 +32,10 @@ from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Reco
 from policies.ledger import RECEIVED
 from reports.observer import Log
 
-_TICK_S: Final = 0.1
-"""Longest wait for a message: how soon a signal or the watchdog is heard."""
+_BREAKS: Final = 5
+"""How often the drafters' group may break without a step between."""
 _REFUSALS: Final = 3
 """How often a batch may arrive spoilt before its target is given up."""
-
-Posts = Iterable[tuple[Worker, object]]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -52,50 +49,6 @@ class Limits:
     """Wall seconds that workers may take to start."""
     close_s: float = 0.0
     """Wall seconds that a step being applied, and the last checkpoint, may take when the run is stopped."""
-
-
-class Briefing(Protocol):
-    """What the workers of one kind of run are told, and what becomes of their reports."""
-
-    def assign(self, target: int, batch: int) -> object:
-        """The message to a target that is to compute a batch."""
-        ...
-
-    def deliver(self, effect: Deliver) -> object:
-        """The message to a drafter that is to fetch and train."""
-        ...
-
-    def apply(self, effect: Step) -> object:
-        """The message to each drafter that is to apply a step."""
-        ...
-
-    def forget(self, batch: int) -> object | None:
-        """The batch's hidden states were received: the message to its target, if it needs one."""
-        ...
-
-    def gone(self, batch: int) -> None:
-        """The batch's hidden states are of no use to anybody any more."""
-        ...
-
-    def loader(self, batch: int) -> float:
-        """Model seconds that the loader takes for a batch."""
-        ...
-
-    def heard(self, worker: Worker, message: object) -> None:
-        """Everything that workers say."""
-        ...
-
-    def openers(self) -> Posts:
-        """Messages before t = 0; each is answered by one `Answer`."""
-        ...
-
-    def committed(self, step: int, batches: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
-        """Messages after a commit; `drafters` live."""
-        ...
-
-    def closers(self, drafters: tuple[int, ...], settled: bool) -> Posts:
-        """Messages after the end, answered likewise. `settled`: no step was being applied."""
-        ...
 
 
 @dataclass
@@ -128,6 +81,8 @@ class Launcher:
     ) -> None:
         self.failures: list[str] = []
         """Workers that failed, why, and what they were at."""
+        self.deciding_s = 0.0
+        """Wall seconds spent inside the dispatcher."""
         self._dispatcher = dispatcher
         self._briefing = briefing
         self._log = log
@@ -150,16 +105,24 @@ class Launcher:
         self._load_at: float | None = None
         """Model time at which the loader has its next batch."""
         self._applying: dict[int, _Applying] = {}
+        self._breaks = 0
+        """How often the group broke since the last commit."""
         self._refusals: dict[int, int] = {}
         self._sources: dict[int, int] = {}
         self._stopping: tuple[str, float] | None = None
         """Why the run is to be stopped, and until when a step being applied may take, by the wall."""
-        self._owing: dict[Worker, int] = {}
-        """Answers that each worker owes."""
-        self._heard: dict[Worker, float] = {}
-        """When each live worker said something last, by the wall."""
-        self._lost_early: dict[Worker, str] = {}
-        """Workers that were gone before the run began."""
+        workers: list[Worker] = [("target", t) for t in dispatcher.targets]
+        workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
+        self._people = Attendance(crew, workers, briefing.heard)
+
+    def now(self) -> float:
+        """Model seconds since the start; 0 before it."""
+        return self._now
+
+    def cost(self) -> dict[str, float]:
+        """What deciding cost: wall seconds inside the dispatcher, and their share of the run."""
+        wall = self._now / self._speedup
+        return {"deciding_s": self.deciding_s, "deciding_share": self.deciding_s / wall if wall > 0 else 0.0}
 
     def run(self) -> float:
         """Run to the end; returns the time then."""
@@ -180,8 +143,8 @@ class Launcher:
         for worker, message in said:
             if self._dispatcher.ended is not None:
                 return
-            if worker in self._heard:
-                self._heard[worker] = time.monotonic()
+            if worker in self._people.present:
+                self._people.note(worker, message)
                 self._hear(worker, message)
         if self._dispatcher.ended is None:
             self._look_after()
@@ -211,7 +174,7 @@ class Launcher:
             self._tell("stop", reason)
 
     def _patience(self) -> float:
-        waits = [_TICK_S]
+        waits = [TICK_S]
         for due in (self._load_at, self._limits.at_s):
             if due is not None:
                 waits.append((due - self._clock()) / self._speedup)
@@ -224,59 +187,25 @@ class Launcher:
 
     def _assemble(self) -> None:
         """Wait until every worker has started and is prepared: that is t = 0."""
-        dispatcher = self._dispatcher
-        workers = [("target", t) for t in dispatcher.targets]
-        workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
-        self._owing = dict.fromkeys(workers, 1)
-        until = time.monotonic() + self._limits.start_s
-        for worker in self._await(until):
-            self._lost_early[worker] = f"did not start within {self._limits.start_s:.0f} s"
-            self._heard[worker] = time.monotonic()
-        drafters = [d for d in dispatcher.dispatch.consumers if ("drafter", d) not in self._lost_early]
+        people, until = self._people, time.monotonic() + self._limits.start_s
+        for worker in people.wait(until, self._interrupted):
+            people.gone[worker] = f"did not start within {self._limits.start_s:.0f} s"
+            people.present[worker] = time.monotonic()
+        drafters = [d for d in self._dispatcher.dispatch.consumers if ("drafter", d) not in people.gone]
         if self._grouped and len(drafters) > 1:
             group = self._recovery.first_group(drafters)
             for drafter in drafters:
-                self._send(("drafter", drafter), group)
+                people.send(("drafter", drafter), group)
         for worker, message in self._briefing.openers():
-            self._send(worker, message)
-        for worker in self._await(until):
-            self._lost_early[worker] = f"was not prepared within {self._limits.start_s:.0f} s"
-
-    def _await(self, until: float, patient: bool = False) -> list[Worker]:
-        """Wait for answers; returns the workers that still owe some. Whoever is gone owes nothing.
-
-        An interrupt ends the waiting, unless it is to be `patient`: then nobody is late.
-        """
-        while self._owing and time.monotonic() < until:
-            if self._interrupted() and not patient:
-                self._owing = {}
-            for worker, message in self._crew.receive(_TICK_S):
-                self._heard[worker] = time.monotonic()
-                self._answered(worker, message)
-                self._briefing.heard(worker, message)
-                if isinstance(message, Gone):
-                    self._lost_early[worker] = message.why
-        return list(self._owing)
-
-    def _answered(self, worker: Worker, message: object) -> None:
-        if isinstance(message, Gone):
-            self._owing.pop(worker, None)
-        elif isinstance(message, Answer) and worker in self._owing:
-            self._owing[worker] -= 1
-            if not self._owing[worker]:
-                del self._owing[worker]
-
-    def _send(self, worker: Worker, message: object) -> None:
-        """Post a message; a question is owed an answer from now on."""
-        if isinstance(message, Question):
-            self._owing[worker] = self._owing.get(worker, 0) + 1
-        self._crew.post(worker, message)
+            if worker not in people.gone:
+                people.send(worker, message)
+        for worker in people.wait(until, self._interrupted):
+            people.gone[worker] = f"was not prepared within {self._limits.start_s:.0f} s"
 
     def _begin(self) -> None:
         dispatcher = self._dispatcher
-        for worker, why in sorted(self._lost_early.items()):
-            if worker in self._heard:
-                self._lose(worker, why)
+        for worker, why in sorted(self._people.gone.items()):
+            self._lose(worker, why)
         for target in list(dispatcher.targets):
             self._tell("target_ready", target)
         for drafter in list(dispatcher.dispatch.consumers):
@@ -289,21 +218,19 @@ class Launcher:
         """After the end: what is still to be asked of the drafters, a last checkpoint for instance."""
         if not self._limits.close_s:
             return
-        self._lost_early.clear()
-        live = tuple(self._drafters())
-        for worker, message in self._briefing.closers(live, not self._applying):
-            self._send(worker, message)
-        self._owing = {worker: owed for worker, owed in self._owing.items() if worker in self._heard}
-        asked = list(self._owing)
-        for worker in self._await(time.monotonic() + self._limits.close_s, patient=True):
-            self.failures.append(f"{_named(worker)}: did not close within {self._limits.close_s:g} s")
-        self.failures += [f"{_named(it)}: {self._lost_early[it]}, at the end" for it in asked if it in self._lost_early]
+        people = self._people
+        people.forget_absent()
+        for worker, message in self._briefing.closers(tuple(people.drafters()), not self._applying):
+            people.send(worker, message)
+        asked = people.forget_absent()
+        for worker in people.wait(time.monotonic() + self._limits.close_s):
+            self.failures.append(f"{named(worker)}: did not close within {self._limits.close_s:g} s")
+        self.failures += [f"{named(each)}: {people.gone[each]}, at the end" for each in asked if each in people.gone]
 
     # What workers say -----------------------------------------------------------------------------------------------
 
     def _hear(self, worker: Worker, message: object) -> None:
         self._briefing.heard(worker, message)
-        self._answered(worker, message)
         role, number = worker
         match message:
             case Computed(batch=batch) if role == "target":
@@ -323,18 +250,14 @@ class Launcher:
                 self._recovery.quiet(number, epoch, applied)
             case Grouped(epoch=epoch):
                 self._conclude(self._recovery.grouped(number, epoch))
-            case Broken(epoch=epoch) if epoch == self._recovery.epoch and not self._recovery.regrouping:
-                self._conclude(self._recovery.regroup((), self._drafters()))
+            case Broken(epoch=epoch, why=why) if epoch == self._recovery.epoch:
+                self._mend(why)
             case Gone(why=why):
                 self._lose(worker, why)
 
     def _is_training(self, drafter: int, batch: int) -> bool:
         dispatcher = self._dispatcher
         return dispatcher.ledger.place(batch) == RECEIVED and batch in dispatcher.windows[drafter].holding(drafter)
-
-    def _drafters(self) -> list[int]:
-        """Those that live."""
-        return sorted(number for role, number in self._heard if role == "drafter")
 
     def _applied(self, drafter: int, step: int) -> None:
         """A step is committed when all that live have applied it: else its weights could still be lost."""
@@ -350,8 +273,9 @@ class Launcher:
 
     def _commit(self, step: int) -> None:
         batches = self._applying.pop(step).batches
+        self._breaks = 0
         self._tell("commit", step, batches)
-        for worker, message in self._briefing.committed(step, batches, tuple(self._drafters())):
+        for worker, message in self._briefing.committed(step, batches, tuple(self._people.drafters())):
             self._post(worker[1], message)
         self._tell_late()
 
@@ -360,25 +284,34 @@ class Launcher:
         self._refusals[batch] = self._refusals.get(batch, 0) + 1
         self._tell("refused", drafter, batch)
         target = ("target", self._sources[batch])
-        if self._refusals[batch] >= _REFUSALS and target in self._heard:
-            self._crew.abandon(target)
+        if self._refusals[batch] >= _REFUSALS and target in self._people.present:
+            self._people.abandon(target)
             self._lose(target, f"its batch {batch} was refused {_REFUSALS} times: {why}")
+
+    def _mend(self, why: str) -> None:
+        """A collective failed, perhaps because of a death that is not heard yet. It is formed anew, not for ever."""
+        self._breaks += 1
+        if self._breaks > _BREAKS:
+            self.failures.append(f"the drafters' group broke {self._breaks} times without a step between: {why}")
+            self._tell_unsaid()
+            self._tell("stop", "worker_lost")
+        else:
+            self._conclude(self._recovery.regroup((), self._people.drafters()))
 
     # Losses ---------------------------------------------------------------------------------------------------------
 
     def _lose(self, worker: Worker, why: str, reason: str | None = None) -> None:
         """A worker is gone. `reason` ends the run if it was the last of its role."""
-        del self._heard[worker]
-        self._owing.pop(worker, None)
+        self._people.strike(worker)
         role, number = worker
-        self.failures.append(f"{_named(worker)}: {why}{self._at_hand(worker)}")
+        self.failures.append(f"{named(worker)}: {why}{self._at_hand(worker)}")
         if self._dispatcher.ended is not None:
             return
-        if reason is not None and not any(role == other for other, _ in self._heard):
+        if reason is not None and self._people.alone(role):
             self._tell_unsaid()
             self._tell("stop", reason)
         elif role == "target":
-            self._conclude(self._recovery.target_lost(number, self._drafters()))
+            self._conclude(self._recovery.target_lost(number, self._people.drafters()))
         else:
             self._lose_drafter(number)
 
@@ -389,8 +322,8 @@ class Launcher:
                 self._commit_if_applied(step)
         if self._dispatcher.ended is not None:
             return
-        if self._grouped and self._drafters():
-            self._conclude(self._recovery.regroup((drafter,), self._drafters()))
+        if self._grouped and self._people.drafters():
+            self._conclude(self._recovery.regroup((drafter,), self._people.drafters()))
             return
         self._applying = {step: told for step, told in self._applying.items() if told.waiting}
         self._tell("drafter_lost", drafter)
@@ -418,8 +351,8 @@ class Launcher:
                 self._tell("abandon", step)
         held, self._held = self._held, []
         for worker, message in held:
-            if worker in self._heard:
-                self._send(worker, message)
+            if worker in self._people.present:
+                self._people.send(worker, message)
 
     def _tell_late(self) -> None:
         """A lost target may end the run: not before the step that is being applied is committed."""
@@ -451,14 +384,15 @@ class Launcher:
             return True
         part = self._dispatcher.windows[number].parts[number]
         fetching = any(self._dispatcher.is_fetching(number, batch) for batch in part.ahead)
-        return worker in self._owing or bool(part.taken) or fetching
+        return self._people.owes(worker) or bool(part.taken) or fetching
 
     def _check_silence(self) -> None:
         """A worker that computes says so; one that is silent for too long hangs."""
         limit = time.monotonic() - self._limits.watchdog_s
-        for worker in list(self._heard):
-            if self._heard[worker] < limit and self._dispatcher.ended is None and self._has_work(worker):
-                self._crew.abandon(worker)
+        present = self._people.present
+        for worker in list(present):
+            if present[worker] < limit and self._dispatcher.ended is None and self._has_work(worker):
+                self._people.abandon(worker)
                 self._lose(worker, f"silent for {self._limits.watchdog_s:g} s", "watchdog")
 
     # What the dispatcher answers ------------------------------------------------------------------------------------
@@ -467,7 +401,9 @@ class Launcher:
         """Give the dispatcher an input, record it with its answer, and carry the answer out."""
         if self._dispatcher.ended is not None:
             return
+        began = time.perf_counter()
         answer: list[Effect] = getattr(self._dispatcher, name)(*arguments)
+        self.deciding_s += time.perf_counter() - began
         self._log.pending.append((self._now, name, arguments, answer))
         for effect in answer:
             self._carry_out(effect)
@@ -477,16 +413,16 @@ class Launcher:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Assign(target=target, batch=batch):
-                self._heard_of(("target", target))
-                self._crew.post(("target", target), self._briefing.assign(target, batch))
+                self._people.busy(("target", target))
+                self._people.send(("target", target), self._briefing.assign(target, batch))
             case Deliver(drafter=drafter, batch=batch, source=source):
-                self._heard_of(("drafter", drafter))
+                self._people.busy(("drafter", drafter))
                 self._sources[batch] = source
                 self._post(drafter, self._briefing.deliver(effect))
             case Release(target=target, batch=batch):
                 message = self._briefing.forget(batch)
                 if message is not None:
-                    self._crew.post(("target", target), message)
+                    self._people.send(("target", target), message)
             case Recall(drafter=drafter, batch=batch):
                 self._post(drafter, Forget(batch))
             case Recompute(batch=batch):
@@ -505,7 +441,7 @@ class Launcher:
         self._applying[effect.step] = _Applying(effect.batches, set(effect.drafters))
         message = self._briefing.apply(effect)
         for drafter in effect.drafters:
-            self._heard_of(("drafter", drafter))
+            self._people.busy(("drafter", drafter))
             self._post(drafter, message)
 
     def _post(self, drafter: int, message: object) -> None:
@@ -513,17 +449,12 @@ class Launcher:
         if self._recovery.regrouping:
             self._held.append((("drafter", drafter), message))
         else:
-            self._send(("drafter", drafter), message)
+            self._people.send(("drafter", drafter), message)
 
     def _ask_drafter(self, drafter: int, message: object) -> None:
         """Send what the recovery asks; nothing holds it up."""
-        self._heard_of(("drafter", drafter))
-        self._send(("drafter", drafter), message)
-
-    def _heard_of(self, worker: Worker) -> None:
-        """It has work from now on: its silence counts from here."""
-        if worker in self._heard:
-            self._heard[worker] = time.monotonic()
+        self._people.busy(("drafter", drafter))
+        self._people.send(("drafter", drafter), message)
 
     def _open_next(self, step: int) -> None:
         window = self._dispatcher.windows[step % len(self._dispatcher.windows)]
@@ -554,5 +485,6 @@ class Launcher:
         self._tell("load", batch, end - batch)
 
 
-def _named(worker: Worker) -> str:
+def named(worker: Worker) -> str:
+    """`target/0` and so on."""
     return f"{worker[0]}/{worker[1]}"

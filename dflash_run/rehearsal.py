@@ -5,8 +5,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from dflash_run.briefing import Posts
 from dflash_run.crew import ProcessCrew, ThreadCrew, Worker
-from dflash_run.launcher import Launcher, Limits, Posts
+from dflash_run.launcher import Launcher, Limits
 from dflash_run.messages import Apply, Compute, Forget, Train
 from dflash_run.payload import PayloadStore
 from dflash_run.worker import Orders, work
@@ -59,6 +60,7 @@ def rehearse(
         run.metrics.finish(end)
         writer.finish(end)
     run.failures.extend(launcher.failures)
+    run.told["launcher"] = launcher.cost()
     return run
 
 

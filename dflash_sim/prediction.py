@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +68,8 @@ class Run:
     failures: list[str]
     """Workers that failed, and on which batch, in words; known when the run is over."""
     seed: int
+    told: dict[str, Any] = field(default_factory=dict)
+    """What the driver adds to the summary."""
 
     def observers(self) -> list[Observer]:
         """Whoever follows the event stream of every run."""
@@ -266,6 +268,6 @@ def summary_of(
         waiting=waiting(run.dispatcher),
         failures=run.failures,
         alternatives=alternatives,
-        extra=timings_used(run) | extra,
+        extra=timings_used(run) | run.told | extra,
     )
     return summarize(run.metrics, run.plan, facts)

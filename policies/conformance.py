@@ -47,7 +47,7 @@ TROUBLES, STOP = 32, 40
 """Drawn numbers from the first on stand for something that goes wrong, the second for a stop."""
 SEEDS = 40
 """Runs that are compared between processes of different hash seeds."""
-TROUBLE = ("target_lost", "drafter_lost", "abandon", "loader_stops")
+TROUBLE = ("target_lost", "drafter_lost", "refused", "abandon", "loader_stops")
 
 
 class ConformanceError(AssertionError):

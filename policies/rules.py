@@ -61,7 +61,7 @@ def _devices(role: str) -> Rule:
     def rule(p: Pipeline) -> Iterator[Fault]:
         given = getattr(p.topology.devices, role, None)
         count = getattr(p.topology, role)
-        if given is not None and len(given) != count:
+        if isinstance(given, tuple) and len(given) != count:
             told = f"must name {count} devices, as topology.{role} says"
             yield Fault(f"topology.devices.{role}", given, told, "a device may be named more than once")
 

@@ -4,6 +4,7 @@ import hashlib
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from dflash_run.data.bytelevel import ByteTokenizer
@@ -137,6 +138,8 @@ def load_tokenizer(model: Model) -> Tokenizer:
         from transformers import AutoTokenizer
     except ImportError:
         raise refused(key, name, "needs the package transformers", "pip install 'dflash-pipeline[run]'") from None
+    if Path(name).is_absolute() and not Path(name).exists():  # paths of the file are made absolute
+        raise refused(key, name, "must name a tokenizer's folder: there is none", _OFFLINE)
     try:
         revision = model.revision if model.tokenizer is None else None
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, local_files_only=True)

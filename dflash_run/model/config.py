@@ -35,6 +35,8 @@ def target_config(model: Model) -> "PretrainedConfig":
     from transformers import AutoConfig, AutoModelForCausalLM
 
     folder = Path(model.name_or_path)
+    if folder.is_absolute() and not folder.is_dir():  # paths of the file are made absolute
+        raise unusable(model, "must be a model's folder: there is none", OFFLINE)
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise unusable(model, "must hold a config.json", "give a folder written by save_pretrained")
     try:

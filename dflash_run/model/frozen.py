@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from dflash_run.model.config import reason_of, target_config, unusable
@@ -13,6 +14,7 @@ from dflash_run.model.random_weights import random_tensor
 from policies.sections.training import Model
 
 _COMPLETE = "give a complete folder with safetensors; for measurements without weights set model.random_weights: true"
+_UNREADABLE = "must hold safetensors that can be read ({})"
 _EMBED, _HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
@@ -49,19 +51,33 @@ def load_frozen(model: Model, device: str | torch.device, dtype: torch.dtype, se
     return Frozen(tensors[0], tensors[-1])
 
 
+def check_weights(model: Model) -> None:
+    """Raise PipelineError where there is no file with the target's weights; reads no tensor."""
+    if not model.random_weights:
+        _located(model, _EMBED)
+
+
 def _read(model: Model, ending: str, device: torch.device) -> Tensor:
     """The one tensor whose name ends so."""
-    from safetensors import SafetensorError, safe_open
+    file, name = _located(model, ending)
+    try:
+        with safe_open(file, framework="pt", device=str(device)) as opened:
+            tensor: Tensor = opened.get_tensor(name)
+            return tensor
+    except (OSError, SafetensorError) as error:
+        raise unusable(model, _UNREADABLE.format(reason_of(error)), _COMPLETE) from None
 
+
+def _located(model: Model, ending: str) -> tuple[str, str]:
+    """The file that holds the one tensor whose name ends so, and the name."""
     try:
         for file, names in _files(model, ending):
-            with safe_open(file, framework="pt", device=str(device)) as opened:
-                for name in names if names else opened.keys():
+            with safe_open(file, framework="pt") as opened:
+                for name in names or opened.keys():
                     if _is(name, ending):
-                        tensor: Tensor = opened.get_tensor(name)
-                        return tensor
+                        return file, name
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise unusable(model, f"must hold safetensors that can be read ({reason_of(error)})", _COMPLETE) from None
+        raise unusable(model, _UNREADABLE.format(reason_of(error)), _COMPLETE) from None
     raise unusable(model, f"must hold a tensor {ending}: there is none", _COMPLETE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,3 +34,19 @@ class MicroBatch:
     """Pass over the data, from 0."""
     documents: Tensor | None = None
     """int64 [b, S]: document of each position where samples are packed; None: each sample is one document."""
+
+    def split(self, samples: int) -> Iterator[MicroBatch]:
+        """The same samples in order, at most so many at a time; tensors are views."""
+        for start in range(0, len(self.lengths), samples):
+            part = slice(start, start + samples)
+            longest = int(self.lengths[part].max())
+            yield MicroBatch(
+                features=self.features[part, :longest],
+                last=None if self.last is None else self.last[part, :longest],
+                input_ids=self.input_ids[part, :longest],
+                loss_mask=self.loss_mask[part, :longest],
+                lengths=self.lengths[part],
+                sample_ids=self.sample_ids[part],
+                epoch=self.epoch,
+                documents=None if self.documents is None else self.documents[part, :longest],
+            )

@@ -1,13 +1,16 @@
 """What targets and drafters of a training have alike: device, samples, slots, records, failures on order."""
 
+import json
+import resource
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dflash_run.data.corpus import Corpus
 from dflash_run.messages import Finish
-from dflash_run.training.orders import TrainingOrders
+from dflash_run.training.orders import PEAK, TrainingOrders
 from dflash_run.training.pulse import Pulse
 from dflash_run.transport.staging import Mapped
 from dflash_run.worker import InjectedCrash, Mail, Records
@@ -67,5 +70,17 @@ class Bench:
         return True
 
     def close(self) -> None:
+        """Say how much memory it took, and let go of everything."""
+        self._note_peak()
         self.mapped.close()
         self.records.close()
+
+    def _note_peak(self) -> None:
+        """The most that this process had of its device's memory; of the host's, where it computes there."""
+        if self.device.type == "cuda":
+            allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
+            peak: dict[str, Any] = {"device": str(self.device), "allocated": allocated, "reserved": reserved}
+        else:
+            peak = {"device": "cpu", "allocated": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
+        path = self.orders.records.with_suffix(PEAK)
+        path.write_text(json.dumps(peak), encoding="ascii")

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dflash_run.briefing import Posts
 from dflash_run.crew import Worker
 from dflash_run.data.planning import TrainingPlan
-from dflash_run.launcher import Posts
 from dflash_run.messages import Applied, Apply, Computed, Ready
 from dflash_run.training.checkpoint import Checkpoint, Checkpoints, runs_of
 from dflash_run.training.messages import ComputeStates, Evaluate, Evaluated, HoldOut, Probe, Save, Saved, TrainOn
@@ -52,7 +52,7 @@ class Progress:
 
 @dataclass(kw_only=True)
 class TrainingBriefing:
-    """For the launcher (`dflash_run.launcher.Briefing`)."""
+    """For the launcher (`dflash_run.briefing.Briefing`)."""
 
     plan: TrainingPlan
     progress: Progress
@@ -60,8 +60,6 @@ class TrainingBriefing:
     on_host: bool
     """Whether hidden states wait in host memory."""
     scalars: Scalars
-    clock: Callable[[], float]
-    """Seconds since the start of the run."""
     checkpoints: Checkpoints | None
     """None where weights are not kept (`sync: none`)."""
     describe: Callable[[Progress, dict[str, float]], Checkpoint]
@@ -72,6 +70,8 @@ class TrainingBriefing:
     held_out: Sequence[int]
     """Corpus ids of the held-out samples to evaluate on."""
     held_out_folder: Path
+    clock: Callable[[], float] = field(default=lambda: 0.0)
+    """Seconds since the start of the run; the launcher's, once there is one."""
     failures: list[str] = field(default_factory=list)
     """Checkpoints that could not be written."""
 

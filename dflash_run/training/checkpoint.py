@@ -13,7 +13,7 @@ no other random state.
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -123,6 +123,20 @@ def complete_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step-*") if (path / NAME).is_file())
 
 
+def set_aside(folder: Path) -> Path | None:
+    """Move the checkpoints of an earlier training out of the way of a new one in the same folder; where they are.
+
+    They must be neither mixed with the new ones nor lost.
+    """
+    ours = folder / FOLDER
+    if not complete_in(ours):
+        return None
+    number = 1
+    while (aside := folder / f"{FOLDER}-{number}").exists():
+        number += 1
+    return ours.rename(aside)
+
+
 def find(path: Path) -> Path:
     """The checkpoint that a user means: one itself, or the newest of a run. Raises PipelineError."""
     if (path / NAME).is_file():
@@ -145,7 +159,9 @@ def read(folder: Path) -> Checkpoint:
         raise PipelineError([Fault("--resume", str(folder), rule, "take an earlier one")]) from None
 
 
-def _built(content: Mapping[str, Any]) -> Checkpoint:
+def _built(content: Any) -> Checkpoint:
+    if not isinstance(content, dict):
+        raise ValueError(f"{NAME} is not a mapping")
     if content.get("format") != FORMAT:
         raise ValueError(f"{NAME} has format {content.get('format')!r}, not {FORMAT}")
     values = dict(content)

@@ -5,10 +5,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from dflash_run.live import live_view
 from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.preparation import Preparation, prepare_training
-from dflash_sim.cli import console, described, name_of, status_of
+from dflash_sim.cli import check_outputs, console, described, name_of, status_of
 from dflash_sim.prediction import prepare, summary_of
 from policies.faults import ABSENT, Fault, PipelineError
 from policies.loading import from_mapping, load
@@ -36,14 +38,18 @@ def train_file(
     for library in ("huggingface_hub", "transformers", "accelerate"):
         logging.getLogger(library).setLevel(logging.ERROR)  # what is wrong is told as a fault, on one line
     pipeline = _read(file, resume, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
-    people = console()
+    people = Console(stderr=True) if as_json else console()
     prepared = prepare_training(pipeline, gpus=_gpus(), resume=resume)
     name = name_of(pipeline, file or Path("training.yaml"))
     folder = out if out is not None else _fresh(Path("runs") / name, resume)
+    check_outputs(folder)
     title = f"{name}: {described(prepared.pipeline)}"
     for line in _introduced(prepared):
         people.print(line, style="dim", highlight=False, markup=False)
     foretold = None if predict is None else forecast(prepared, predict)
+    earlier = checkpoints.set_aside(folder) if resume is None else None
+    if earlier is not None:
+        people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)
     if foretold is not None:
         foretold.write(folder)
         people.print(_foretold(foretold.summary), style="dim", highlight=False, markup=False)
@@ -100,6 +106,9 @@ def _introduced(prepared: Preparation) -> list[str]:
     ]
     if host is not None:
         lines.append(f"staging: at most {host / 1e9:.2f} GB of host memory")
+    if placement.gpus():
+        needs = (f"a {role} {each.total / 1e9:.1f} GB" for role, each in prepared.footprints.items())
+        lines.append(f"on its device needs {', '.join(needs)}")
     return lines
 
 

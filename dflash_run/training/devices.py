@@ -3,9 +3,8 @@
 import json
 import os
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,8 +35,8 @@ def place(pipeline: Pipeline, gpus: int) -> tuple[Placement, list[Fault]]:
     """The devices of the file, or one GPU for each worker in order, or the CPU where there is no GPU."""
     topology = pipeline.topology
     given, each = topology.devices, topology.target_gpus
-    targets = _named(given.targets) if given and given.targets else None
-    drafters = _named(given.drafters) if given and given.drafters else None
+    targets = _named(given.targets, topology.targets) if given and given.targets else None
+    drafters = _named(given.drafters, topology.drafters) if given and given.drafters else None
     faults: list[Fault] = []
     if targets is None and drafters is None and gpus:
         needed = topology.targets * each + topology.drafters
@@ -59,7 +58,8 @@ def place(pipeline: Pipeline, gpus: int) -> tuple[Placement, list[Fault]]:
     return Placement(targets=spread, drafters=tuple(drafters)), faults
 
 
-def _named(names: tuple[str, ...]) -> list[str]:
+def _named(given: str | tuple[str, ...], count: int) -> list[str]:
+    names = (given,) * count if isinstance(given, str) else given
     return ["cuda:0" if name == "cuda" else name for name in names]
 
 
@@ -94,7 +94,9 @@ def _shared(pipeline: Pipeline, drafters: list[str]) -> Iterator[Fault]:
 class DeviceSampler:
     """Samples utilisation and memory of GPUs into `devices.jsonl` from a thread; does nothing without GPUs."""
 
-    def __init__(self, folder: Path, gpus: list[int]) -> None:
+    def __init__(self, folder: Path, gpus: list[int], clock: Callable[[], float]) -> None:
+        """`clock`: seconds since the start of the run; nothing is sampled before it."""
+        self._clock = clock
         self._path = folder / FILE
         self._gpus = gpus
         self._over = threading.Event()
@@ -120,11 +122,11 @@ class DeviceSampler:
         except Exception as error:  # a missing library or driver must not end a training
             self._path.write_text(json.dumps({"missing": f"{type(error).__name__}: {error}"}) + "\n")
             return
-        start = time.monotonic()
         with self._path.open("w", encoding="ascii", buffering=1) as file:
             while not self._over.wait(_EVERY_S):
-                for gpu, handle in handles:
-                    file.write(json.dumps(_reading(pynvml, gpu, handle, time.monotonic() - start)) + "\n")
+                now = self._clock()
+                for gpu, handle in handles if now > 0 else ():
+                    file.write(json.dumps(_reading(pynvml, gpu, handle, now)) + "\n")
 
 
 def _reading(nvml: Any, gpu: int, handle: Any, now: float) -> dict[str, Any]:

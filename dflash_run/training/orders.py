@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from dflash_run.transport.parcel import Slot
 
@@ -38,3 +38,7 @@ class TrainingOrders:
     """`crash`, `hang`, or `hang_in_step`: inside the collective of the step that the batch belongs to."""
     threads: int = 1
     """Threads that torch may use on the CPU."""
+
+
+PEAK: Final = ".peak.json"
+"""Ending of the file, beside the records, in which a worker leaves the most memory that it had."""

@@ -1,7 +1,9 @@
 """Everything that is checked and worked out before a training's workers start, and before any model is loaded."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,10 +11,11 @@ from dflash_run.data.corpus import Corpus, prepare_corpus
 from dflash_run.data.planning import TrainingPlan, plan_for_training
 from dflash_run.data.tokenizer import load_tokenizer, mask_token
 from dflash_run.model.config import target_config
+from dflash_run.model.frozen import check_weights
 from dflash_run.model.shape import DrafterShape
-from dflash_run.training import checkpoint as checkpoints
-from dflash_run.training.checkpoint import Checkpoint
 from dflash_run.training.devices import Placement, place
+from dflash_run.training.footprint import Footprint, drafter_footprint, target_footprint
+from dflash_run.training.resuming import Resumed, resumed_from
 from dflash_run.transport.memory import available_bytes
 from dflash_run.transport.parcel import HEAD_BYTES, ITEM_BYTES
 from policies.assembly import build_dispatcher
@@ -23,14 +26,8 @@ from policies.pipeline import Pipeline
 from reports.memory import MemoryReport, forecast
 
 _PAGE: Final = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resumed:
-    """What a training goes on from."""
-
-    folder: Path
-    checkpoint: Checkpoint
+_TRACKERS: Final = {"wandb": ("wandb",), "tensorboard": ("tensorboard", "tensorboardX")}
+"""Packages that a tracker needs, one of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +48,8 @@ class Preparation:
     slot_bytes: int
     memory: MemoryReport
     """The most that staging can need."""
+    footprints: dict[str, Footprint]
+    """What a worker of each role will need of its device."""
     resumed: Resumed | None = None
 
 
@@ -72,15 +71,17 @@ def prepare_training(
         faults += _attempt(_read_corpus, pipeline, found | {"progress": progress}, found)
     if faults:
         raise PipelineError({str(fault): fault for fault in faults}.values())
-    pipeline = _completed(pipeline, found["shape"], placement)
     corpus: Corpus = found["corpus"]
     assert pipeline.data is not None, "checked above"
     plan = plan_for_training(pipeline.data, corpus, pipeline.seed)
-    resumed = None if resume is None else _resumed(resume, plan, corpus)
+    pipeline = _completed(pipeline, found["shape"], placement)
+    resumed = None if resume is None else resumed_from(resume, plan, corpus, found["shape"])
     done = resumed.checkpoint.batches() if resumed is not None else set()
     ids = [batch for batch in range(plan.batches.count) if batch not in done]
     leg = plan.batches if resumed is None else plan.batches.select(ids)
     slot_bytes, memory = _sizes(pipeline, plan.batches, leg)
+    footprints = _footprints(pipeline, found, plan.batches, slot_bytes, memory)
+    _check_devices(pipeline, placement, footprints)
     return Preparation(
         pipeline=pipeline,
         corpus=corpus,
@@ -92,6 +93,7 @@ def prepare_training(
         placement=placement,
         slot_bytes=slot_bytes,
         memory=memory,
+        footprints=footprints,
         resumed=resumed,
     )
 
@@ -105,6 +107,10 @@ def _missing(p: Pipeline) -> Iterator[Fault]:
     if p.training.sync == "none" and p.training.save_every:
         rule = "must be 0 under sync: none, whose replicas train apart: there is no one model to keep"
         yield Fault("training.save_every", p.training.save_every, rule, "set training.sync: step or pooled")
+    needed = _TRACKERS.get(p.training.tracker)
+    if needed is not None and not any(map(find_spec, needed)):
+        remedy = f"pip install {needed[0]}, or set training.tracker: none"
+        yield Fault("training.tracker", p.training.tracker, f"needs the package {needed[0]}", remedy)
     if p.dispatch.placement == "producer":
         rule = "must be taker, or left out, to train: hidden states wait on the target's side"
         yield Fault("dispatch.placement", p.dispatch.placement, rule)
@@ -125,9 +131,12 @@ def _attempt(
 
 def _read_target(p: Pipeline, found: dict[str, Any]) -> None:
     found["target"] = target_config(p.model)
+    check_weights(p.model)
 
 
 def _read_tokenizer(p: Pipeline, found: dict[str, Any]) -> None:
+    if "target" not in found and p.model.tokenizer is None:
+        return  # it would be the target's, whose fault is told
     found["tokenizer"] = load_tokenizer(p.model)
     if "target" in found:
         found["mask"] = mask_token(p.model, found["tokenizer"], found["target"].vocab_size)
@@ -167,24 +176,6 @@ def _completed(pipeline: Pipeline, shape: DrafterShape, placement: Placement) ->
     return from_mapping(mapping)
 
 
-def _resumed(path: Path, plan: TrainingPlan, corpus: Corpus) -> Resumed:
-    folder = checkpoints.find(path)
-    kept = checkpoints.read(folder)
-    for what, ours, theirs, remedy in (
-        ("data", corpus.content_hash, kept.corpus_hash, "give the same data, tokenizer and data.max_length"),
-        (
-            "batch plan",
-            plan.batches.content_hash,
-            kept.plan_hash,
-            "give the same seed, data.batch, buckets, order, held_out and epochs",
-        ),
-    ):
-        if ours != theirs:
-            rule = f"must go on with the checkpoint's {what}: batches could else be trained twice, or never"
-            raise PipelineError([Fault("--resume", str(folder), rule, remedy)])
-    return Resumed(folder=folder, checkpoint=kept)
-
-
 def _sizes(p: Pipeline, plan: BatchPlan, leg: BatchPlan) -> tuple[int, MemoryReport]:
     """Bytes of a slot, and what staging needs at most; refuses what will not fit."""
     per_token = p.memory.bytes_per_token
@@ -210,6 +201,41 @@ def _sizes(p: Pipeline, plan: BatchPlan, leg: BatchPlan) -> tuple[int, MemoryRep
     if faults:
         raise PipelineError(faults)
     return slot, needed
+
+
+def _footprints(
+    p: Pipeline, found: dict[str, Any], plan: BatchPlan, slot_bytes: int, memory: MemoryReport
+) -> dict[str, Footprint]:
+    shape, tied = found["shape"], bool(found["target"].tie_word_embeddings)
+    largest = int((plan.samples * plan.length).argmax()) if plan.count else 0
+    samples, length = (int(plan.samples[largest]), int(plan.length[largest])) if plan.count else (1, 1)
+    per_token = p.memory.bytes_per_token or 1
+    at_target = max((peak or 0 for peak in memory["target_peak_bytes"]), default=0)
+    slots = 1 if p.memory.staging == "host" else max(1, at_target // max(samples * length * per_token, 1))
+    drafter = drafter_footprint(p, shape, slot_bytes=slot_bytes, samples=samples, length=length, tied=tied)
+    return {
+        "target": target_footprint(p, shape, slot_bytes=slot_bytes, slots=slots, most=samples * length),
+        "drafter": drafter,
+    }
+
+
+def _check_devices(p: Pipeline, placement: Placement, footprints: dict[str, Footprint]) -> None:
+    """Refuse what a device cannot hold, as `memory.device_limit` says."""
+    limit = p.memory.device_limit
+    if limit is None:
+        return
+    held: Counter[str] = Counter()
+    for devices in placement.targets:
+        for name in devices:
+            held[name] += footprints["target"].total // len(devices)
+    for name in placement.drafters:
+        held[name] += footprints["drafter"].total
+    over = {name: size for name, size in held.items() if name.startswith("cuda") and size > limit}
+    if over:
+        told = ", ".join(f"{name} needs {size / 1e9:.1f} GB" for name, size in sorted(over.items()))
+        rule = f"must hold the workers of each device: {told}"
+        remedy = "lower training.pass_slots, data.batch or dispatch.depth, or move a worker"
+        raise PipelineError([Fault("memory.device_limit", limit, rule, remedy)])
 
 
 _LESS: Final = "lower dispatch.depth, or the size of a batch"

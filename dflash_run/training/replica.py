@@ -50,6 +50,8 @@ class Replica:
         if weights is not None:
             self.drafter.load_state_dict(weights)
         self._training = training
+        self._samples = max(1, training.pass_slots // (training.anchors * shape.block_size))
+        """Samples that go through the drafter at once: activations are what its memory is needed for."""
         self._objective = Objective(shape, training, embed, head, seed=seed)
         parameters = list(self.drafter.parameters())
         size = sum(parameter.numel() for parameter in parameters)
@@ -64,16 +66,17 @@ class Replica:
     def micro_batch(self, batch: MicroBatch, passed: Callable[[str], None] | None = None) -> None:
         """Add a micro-batch's gradient and figures to `flat`. If it raises, `flat` is undefined: `drop` it.
 
-        `passed` is told when the forward pass is launched, and the backward pass.
+        `passed` is told each time when a forward pass is launched, and a backward pass.
         """
-        sums = self._objective.sums(self.drafter, batch, epoch=batch.epoch)
-        if passed is not None:
-            passed("forward")
-        if sums.loss is not None:
-            sums.loss.backward()  # type: ignore[no-untyped-call]
-        self._tail.add_(sums.figures)
-        if passed is not None:
-            passed("backward")
+        for part in batch.split(self._samples):
+            sums = self._objective.sums(self.drafter, part, epoch=batch.epoch)
+            if passed is not None:
+                passed("forward")
+            if sums.loss is not None:
+                sums.loss.backward()  # type: ignore[no-untyped-call]
+            self._tail.add_(sums.figures)
+            if passed is not None:
+                passed("backward")
 
     def apply(self, progress: float) -> StepReport:
         """Step with what is in `flat`, and empty it; `progress` is the share of planned batches trained, these too.
@@ -105,7 +108,8 @@ class Replica:
         """Held-out figures, with anchors that are the same every time; changes nothing."""
         figures = torch.zeros(len(Figure), dtype=torch.float64, device=self.flat.device)
         for batch in batches:
-            figures += self._objective.sums(self.drafter, batch, epoch=HELD_OUT).figures
+            for part in batch.split(self._samples):
+                figures += self._objective.sums(self.drafter, part, epoch=HELD_OUT).figures
         return Evaluation.of(figures.tolist())
 
     def state(self) -> list[Tensor]:
@@ -135,6 +139,14 @@ class Replica:
     def _moments(self) -> dict[str, Tensor]:
         state = self._optimizer.state
         return {f"{n}.{m}": state[p][m] for n, p in self.drafter.named_parameters() for m in _MOMENTS}
+
+
+def kept_tensors(shape: DrafterShape) -> dict[str, dict[str, Tensor]]:
+    """What `Replica.save` writes for a drafter: by file and name, tensors of the device `meta`."""
+    weights = dict(Drafter(shape, seed=0, device="meta").named_parameters())
+    once = torch.empty((), device="meta")
+    moments = {f"{n}.{m}": once if m == "step" else p for n, p in weights.items() for m in _MOMENTS}
+    return {WEIGHTS: {name: weight.detach() for name, weight in weights.items()}, OPTIMIZER: moments}
 
 
 def _optimizer(parameters: list[torch.nn.Parameter], training: Training) -> torch.optim.AdamW:

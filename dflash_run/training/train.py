@@ -1,9 +1,10 @@
 """A training put together: the plan, dispatcher and observers of every run, with processes that really train."""
 
 import contextlib
+import json
 import os
-import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ from dflash_run.training.briefing import Progress, TrainingBriefing, trained_run
 from dflash_run.training.checkpoint import Checkpoint, Checkpoints
 from dflash_run.training.devices import DeviceSampler
 from dflash_run.training.jobs import be_drafter, be_target
-from dflash_run.training.orders import TrainingOrders
+from dflash_run.training.orders import PEAK, TrainingOrders
 from dflash_run.training.preparation import Preparation
 from dflash_run.training.scalars import Scalars
 from dflash_run.transport.memory import SharedMemory
@@ -62,7 +63,6 @@ def train(
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")
         stack.callback(memory.close)
         slots = SlotTable(memory.new)
-        stack.enter_context(DeviceSampler(folder, prepared.placement.gpus()))
         crew = ProcessCrew(jobs_for(prepared, folder, slots, verify), start)
         stack.callback(crew.close)
         briefing = _briefing(prepared, folder, progress, slots, scalars)
@@ -79,12 +79,15 @@ def train(
             interrupted=interrupted,
             watch=None if watch is None else lambda now: watch(now, run, scalars.latest),
         )
+        briefing.clock = launcher.now
+        stack.enter_context(DeviceSampler(folder, prepared.placement.gpus(), launcher.now))
         end = launcher.run()
         run.metrics.finish(end)
         writer.finish(end)
     _clear(folder)
     run.failures.extend(launcher.failures + briefing.failures)
-    return run, _told(prepared, progress, scalars, slots)
+    run.told["launcher"] = launcher.cost()
+    return run, _told(prepared, progress, scalars, slots, folder)
 
 
 def _progress(prepared: Preparation) -> Progress:
@@ -101,7 +104,6 @@ def _briefing(
     prepared: Preparation, folder: Path, progress: Progress, slots: SlotTable, scalars: Scalars
 ) -> TrainingBriefing:
     training = prepared.pipeline.training
-    start = time.monotonic()
     kept = training.sync != "none"
     return TrainingBriefing(
         plan=prepared.plan,
@@ -109,7 +111,6 @@ def _briefing(
         slots=slots,
         on_host=prepared.pipeline.memory.staging == "host",
         scalars=scalars,
-        clock=lambda: time.monotonic() - start,
         checkpoints=Checkpoints(folder, training.keep) if kept else None,
         describe=partial(_describe, prepared),
         save_every=training.save_every,
@@ -194,7 +195,9 @@ def _clear(folder: Path) -> None:
             path.rmdir()
 
 
-def _told(prepared: Preparation, progress: Progress, scalars: Scalars, slots: SlotTable) -> dict[str, Any]:
+def _told(
+    prepared: Preparation, progress: Progress, scalars: Scalars, slots: SlotTable, folder: Path
+) -> dict[str, Any]:
     """What the summary says of the training itself."""
     resumed = prepared.resumed
     report = prepared.corpus.report
@@ -217,6 +220,11 @@ def _told(prepared: Preparation, progress: Progress, scalars: Scalars, slots: Sl
                 "targets": [list(names) for names in prepared.placement.targets],
                 "drafters": list(prepared.placement.drafters),
             },
+            "peaks": {
+                path.name.removesuffix(PEAK).replace("-", "/"): json.loads(path.read_text())
+                for path in sorted((folder / RECORDS).glob(f"*{PEAK}"))
+            },
+            "forecast": {role: asdict(each) | {"total": each.total} for role, each in prepared.footprints.items()},
             "host_slots": slots.opened(HOST),
             "slot_bytes": prepared.slot_bytes,
         }

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Final, Literal
 
-from policies.sections.fields import Positive, Refused, Section, allowed, listed, one_of, whole
+from policies.sections.fields import Positive, Refused, Section, allowed, one_of, one_or_listed, whole
 
 MAX_WORKERS: Final = 4096
 _DEVICE: Final = re.compile(r"cpu|cuda(:[0-9]{1,4})?")
@@ -18,8 +18,11 @@ def _matching(pattern: re.Pattern[str], value: object) -> str:
 
 Workers = Annotated[int, allowed(f"an integer from 1 to {MAX_WORKERS}", whole(1, MAX_WORKERS))]
 DeviceList = Annotated[
-    tuple[str, ...],
-    allowed("a list of devices such as cuda:0 or cpu", listed(lambda value: _matching(_DEVICE, value))),
+    str | tuple[str, ...],
+    allowed(
+        "a device such as cuda:0 or cpu for all, or a list of them",
+        one_or_listed(lambda value: _matching(_DEVICE, value)),
+    ),
 ]
 WorkerName = Annotated[
     str, allowed("a worker such as target/0 or drafter/1", lambda value: _matching(_WORKER, value))
@@ -31,9 +34,9 @@ class Devices(Section):
     """Where the workers of each role run; several workers may name the same device."""
 
     targets: DeviceList | None = None
-    """One device per target; with `target_gpus: k`, the first of its k consecutive GPUs."""
+    """One device per target, or one for all of them; with `target_gpus: k`, the first of its k consecutive GPUs."""
     drafters: DeviceList | None = None
-    """One device per drafter."""
+    """One device per drafter, or one for all of them."""
 
 
 class Topology(Section):

@@ -59,6 +59,9 @@ class Training(Section):
     """Decay of the slot weights; None: 7, 5, 4 for block sizes 16, 10, 8."""
     alpha: Share = 0.5
     """D-PACE's floor."""
+    pass_slots: Positive = 65536
+    """Block slots (samples × anchors × block size) that a drafter puts through forward and backward at once. A
+    micro-batch of more is cut between samples, with the same gradients and less memory."""
     dtype: ComputeDtype = "bfloat16"
     """The drafter's compute type; master weights are float32."""
     evaluate_every: Natural = 0

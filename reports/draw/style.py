@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -138,10 +138,15 @@ def axes_of(figure: Figure, rows: int = 1, columns: int = 1, **more: Any) -> lis
     return [axis for row in grid for axis in row]
 
 
+def _below(figure: Figure) -> Literal["outside lower left", "outside lower center"]:
+    """A wide figure scrolls on a narrow screen: its legend is where the reader begins."""
+    return "outside lower left" if figure.get_figwidth() > HALF else "outside lower center"
+
+
 def legend_below(figure: Figure, axis: Axes, columns: int = 3) -> None:
     """The axis's legend under the figure, where it covers nothing."""
     handles, labels = axis.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+    figure.legend(handles, labels, loc=_below(figure), ncols=columns)
 
 
 @styled
@@ -167,7 +172,7 @@ def _themed(svg: str) -> str:
 def state_legend(figure: Figure, states: Sequence[str]) -> None:
     """The states' colours, below the axes."""
     handles = [Patch(facecolor=STATE_COLOURS[state], label=state) for state in states]
-    figure.legend(handles=handles, loc="outside lower center", ncols=max(len(handles), 1))
+    figure.legend(handles=handles, loc=_below(figure), ncols=max(len(handles), 1))
 
 
 def colour(number: int) -> str:

@@ -27,7 +27,8 @@ def first_screen(run: Run, answers: Sequence[Answer] | None) -> Markup:
 def described(summary: Mapping[str, Any]) -> str:
     """The run in a line."""
     roles = [worker["role"] for worker in summary["workers"]]
-    sides = " + ".join(f"{roles.count(role)} {role}s" for role in ("target", "drafter"))
+    counts = {role: roles.count(role) for role in ("target", "drafter")}
+    sides = " + ".join(f"{count} {role}{'' if count == 1 else 's'}" for role, count in counts.items())
     training = section(summary["config"], "training")
     sync = f", sync {training['sync']}, accumulate {training.get('accumulate', 1)}" if "sync" in training else ""
     return f"{summary['kind']}: {sides}, {summary['policy']}{sync}; {ended(summary)}"

@@ -11,9 +11,10 @@ from typing import ClassVar
 
 import pytest
 
-from policies.builtin import BUILTIN, Bucketed, RoundRobin, Shared
-from policies.conformance import ConformanceError, conformance_test
+from policies.builtin import BUILTIN, Bucketed, Rotating, RoundRobin, Shared
+from policies.conformance import ConformanceError, _Trial, conformance_test
 from policies.effects import Effect, Step
+from policies.ledger import HELD
 from policies.policy import WAIT, LaneSpec, Layout, Policy, Shape, View
 from policies.world import Action, Setup, World
 
@@ -340,3 +341,16 @@ def test_without_hypothesis_the_kit_says_what_to_install() -> None:
     code = "import sys; sys.modules['hypothesis'] = None; import policies.conformance"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert told.returncode == 1 and "pip install hypothesis" in told.stderr
+
+
+def test_a_refused_batch_that_comes_back_may_go_to_a_lane_that_reach_no_longer_named() -> None:
+    """Found by Hypothesis: what was promised before a batch came back counts no more."""
+    setup = Setup(targets=2, drafters=3, buckets=(0, 0, 0, 0, 0), capacity=0, sync="none")
+    trial = _Trial(Rotating, setup, False, None)
+    for action in (
+        ("load", 1), ("target_ready", 0), ("target_lost", 1), ("load", 2), ("loader_stops",), ("offer", 0),
+        ("drafter_ready", 0), ("offer", 0), ("received", 0, 0), ("computed", 0), ("drafter_ready", 1),
+        ("refused", 1, 0), ("offer", 0), ("drafter_ready", 2), ("offer", 0),
+    ):  # fmt: skip
+        trial.do(action)
+    assert trial.world.place[1] == HELD

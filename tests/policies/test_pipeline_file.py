@@ -228,6 +228,7 @@ def test_a_number_in_any_notation_is_a_number(text: str) -> None:
         ("topology: {targets: 2, devices: {targets: [cuda:0]}}", "topology.devices.targets"),
         ("topology: {devices: {drafters: [cuda:0, cpu]}}", "topology.devices.drafters"),
         ("topology: {devices: {targets: [gpu0]}}", "topology.devices.targets.0"),
+        ("topology: {devices: {targets: gpu0}}", "topology.devices.targets"),
         ("faults: [{worker: drafter/1, at_batch: 1, kind: crash}]", "faults.0.worker"),
         ("faults: [{worker: loader/0, at_batch: 1, kind: crash}]", "faults.0.worker"),
         ("faults: [{worker: target/00, at_batch: 1, kind: crash}]", "faults.0.worker"),

@@ -3,12 +3,14 @@
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
 
+PATIENCE_S = 120.0
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
@@ -108,6 +110,8 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._read], [], [], PATIENCE_S)
+            assert ready, f"the browser said nothing for {PATIENCE_S} s"
             part = os.read(self._read, 1 << 20)
             assert part, "the browser ended"
             self._buffer += part

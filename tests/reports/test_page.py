@@ -171,6 +171,14 @@ def test_the_timeline_zooms_by_keys_and_by_buttons(browser: Browser, page: Path)
     assert browser.console == []
 
 
+def test_a_script_that_got_into_the_page_does_not_run(browser: Browser, page: Path, tmp_path: Path) -> None:
+    text = page.read_text().replace("</main>", "<script>document.title = 'taken'</script></main>")
+    (tmp_path / "page.html").write_text(text)
+    browser.open(tmp_path / "page.html", width=1280)
+    assert browser.value("document.title") == "dflash report: run"
+    assert len(browser.console) == 1 and "Content Security Policy" in browser.console[0]
+
+
 def test_the_page_of_a_difference_is_sound_too(browser: Browser, page: Path, tmp_path: Path) -> None:
     slower = SECTIONS | {"timings": SECTIONS["timings"] | {"drafter": {"seconds": 2.5}}}
     before, after = load_given([page.parents[1] / "run", recorded_run(tmp_path / "slower", **slower)]).runs

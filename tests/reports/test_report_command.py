@@ -176,6 +176,18 @@ def test_a_diff_names_the_side_that_moved_and_the_settings(tmp_path: Path) -> No
     assert factors["drafters", "step time"] == pytest.approx(2.4) and answer["text"] == lines[1]
 
 
+def test_a_damaged_trace_gives_a_page_that_says_what_is_missing(tmp_path: Path) -> None:
+    trace = recorded_run(tmp_path / "run", **PAIR) / "trace.parquet"
+    trace.write_bytes(trace.read_bytes()[:-100])
+    done = dflash_report("run", "-o", "out", "--what-if", "0", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "run: the trace cannot be used: " in done.stdout
+    text = (tmp_path / "out" / "index.html").read_text()
+    assert "What is missing in this report" in text and "cannot be read as Parquet" in text
+    assert (tmp_path / "out" / "figures" / "run-workers.png").exists()
+    assert not (tmp_path / "out" / "figures" / "run-timeline.png").exists()
+
+
 def test_an_incomplete_run_says_who_waits_for_what(tmp_path: Path) -> None:
     faults = [{"worker": "drafter/0", "at_batch": 3, "kind": "hang"}]
     recorded_run(tmp_path / "hung", **PAIR, faults=faults, training={"sync": "step"})

@@ -70,6 +70,16 @@ def test_a_damaged_trace_leaves_the_summary_and_is_named(tmp_path: Path) -> None
     assert "the trace cannot be used" in run.missing[0] and "cannot be read as Parquet" in run.missing[0]
 
 
+def test_a_trace_of_another_version_leaves_the_summary_and_is_named(tmp_path: Path) -> None:
+    folder = recorded_run(tmp_path / "run")
+    trace = pq.read_table(folder / "trace.parquet")
+    ((key, header),) = trace.schema.metadata.items()
+    newer = {key: header.replace(b'"format":1', b'"format":99')}
+    pq.write_table(trace.replace_schema_metadata(newer), folder / "trace.parquet")
+    run = only(folder)
+    assert run.recorded is None and "it has format 99, this version reads 1" in run.missing[0]
+
+
 def test_a_trace_of_another_run_is_not_drawn_under_this_summary(tmp_path: Path) -> None:
     first, other = recorded_run(tmp_path / "a"), recorded_run(tmp_path / "b", data={"batches": 61})
     shutil.copy(other / "trace.parquet", first / "trace.parquet")

@@ -84,8 +84,11 @@ def scenario(seed: int, *, faults: bool) -> dict[str, Any]:
     if faults:
         workers = [f"target/{t}" for t in range(targets)] + [f"drafter/{d}" for d in range(drafters)]
         failing = pick.sample(workers, k=min(pick.randint(1, 2), len(workers)))
-        kinds = ["crash", "crash", "crash", "hang"]
-        file["faults"] = [{"worker": w, "at_batch": pick.randint(1, 6), "kind": pick.choice(kinds)} for w in failing]
+        kinds = {"target": ["crash", "crash", "hang"], "drafter": ["crash", "crash", "hang", "hang_in_step"]}
+        file["faults"] = [
+            {"worker": w, "at_batch": pick.randint(1, 6), "kind": pick.choice(kinds[w.partition("/")[0]])}
+            for w in failing
+        ]
     return file
 
 

@@ -90,6 +90,16 @@ def test_the_gradient_of_a_step_is_the_mean_over_slots_however_it_is_cut() -> No
     torch.testing.assert_close(together.flat, apart.flat, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("loss", ["ce", "soft"])
+def test_a_micro_batch_that_is_cut_to_fit_memory_gives_the_same_gradient(loss: str) -> None:
+    each = batch([40, 7, 33, 60, 12], documents=True)
+    whole, cut = replica(training(loss=loss)), replica(training(loss=loss, pass_slots=2 * 5 * SHAPE.block_size))
+    whole.micro_batch(each)
+    cut.micro_batch(each)
+    torch.testing.assert_close(whole.flat, cut.flat, rtol=1e-4, atol=1e-4)
+    assert whole.evaluate([each]).loss == pytest.approx(cut.evaluate([each]).loss, rel=1e-5)
+
+
 def test_a_step_without_weight_moves_nothing_and_makes_no_nan() -> None:
     one = replica(training(weight_decay=0.1))
     one.micro_batch(batch([20, 15]))

@@ -1,0 +1,83 @@
+"""What a training goes on from, and whether it can: the same data and plan, the same drafter, files that are whole."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dflash_run.data.corpus import Corpus
+from dflash_run.data.planning import TrainingPlan
+from dflash_run.model.config import target_config
+from dflash_run.model.shape import DrafterShape
+from dflash_run.training import checkpoint as checkpoints
+from dflash_run.training.checkpoint import Checkpoint
+from policies.faults import Fault, PipelineError, shown
+from policies.loading import from_mapping
+
+_PLAN: Final = "give the same seed, data.batch, buckets, order, held_out and epochs"
+_KEYS: Final = {
+    "layers": "model.drafter_layers",
+    "taps": "model.taps",
+    "block_size": "model.block_size",
+    "mask_token_id": "model.mask_token_id",
+}
+"""Keys of the file by fields of the shape; the others are the target's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """What a training goes on from."""
+
+    folder: Path
+    checkpoint: Checkpoint
+
+
+def resumed_from(path: Path, plan: TrainingPlan, corpus: Corpus, shape: DrafterShape) -> Resumed:
+    """The checkpoint that `path` means. Raises PipelineError with all that speaks against going on from it.
+
+    Of the tensors only names, shapes and the files' lengths are looked at.
+    """
+    folder = checkpoints.find(path)
+    kept = checkpoints.read(folder)
+    faults = [*_other_batches(folder, kept, plan, corpus)]
+    other = [*_other_drafter(kept, shape)]
+    faults += other or _damage(folder, shape)
+    if faults:
+        raise PipelineError(faults)
+    return Resumed(folder=folder, checkpoint=kept)
+
+
+def _other_batches(folder: Path, kept: Checkpoint, plan: TrainingPlan, corpus: Corpus) -> Iterator[Fault]:
+    rule = "must go on with the checkpoint's {}: batches could else be trained twice, or never"
+    if corpus.content_hash != kept.corpus_hash:
+        remedy = "give the same data, tokenizer and data.max_length"
+        yield Fault("--resume", str(folder), rule.format("data"), remedy)
+    elif plan.batches.content_hash != kept.plan_hash:
+        yield Fault("--resume", str(folder), rule.format("batch plan"), _PLAN)
+
+
+def _other_drafter(kept: Checkpoint, shape: DrafterShape) -> Iterator[Fault]:
+    """Weights would fit a drafter with other taps, too, and mean nothing there."""
+    try:
+        theirs = from_mapping(kept.config).model
+        mask = shape.mask_token_id if theirs.mask_token_id is None else theirs.mask_token_id
+        before = DrafterShape.of(target_config(theirs), theirs, mask)
+    except PipelineError:  # another version's file, or a target that has moved: the tensors' shapes must do
+        return
+    for name, key in _KEYS.items():
+        ours, old = getattr(shape, name), getattr(before, name)
+        if ours != old:
+            yield Fault(key, ours, f"must be the checkpoint's: {shown(old)}", "go on with that, or begin anew")
+
+
+def _damage(folder: Path, shape: DrafterShape) -> list[Fault]:
+    from dflash_run.model.tensorfile import check_tensors
+    from dflash_run.training.replica import kept_tensors
+
+    faults: list[Fault] = []
+    for name, expected in kept_tensors(shape).items():
+        try:
+            check_tensors(folder / name, expected, "--resume")
+        except PipelineError as error:
+            faults += error.faults
+    return faults

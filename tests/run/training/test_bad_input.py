@@ -1,0 +1,225 @@
+"""What `dflash-run train` cannot use ends with status 2 and a line a fault on stderr, before a model is loaded."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import dflash_run.training.command as command  # noqa: E402
+import dflash_run.training.train as training  # noqa: E402
+from dflash_run.cli import app  # noqa: E402
+from dflash_run.model.config import target_config  # noqa: E402
+from dflash_run.model.frozen import load_frozen  # noqa: E402
+from dflash_run.model.shape import DrafterShape  # noqa: E402
+from dflash_run.training.checkpoint import NAME, Checkpoint, Checkpoints, set_aside  # noqa: E402
+from dflash_run.training.preparation import prepare_training  # noqa: E402
+from dflash_run.training.replica import OPTIMIZER, WEIGHTS, Replica  # noqa: E402
+from dflash_sim.cli import guarded  # noqa: E402
+from policies.loading import resolved  # noqa: E402
+from tests.run.training.cases import training_file, training_pipeline  # noqa: E402
+
+Refused = Callable[..., list[str]]
+
+
+class _Started(Exception):
+    """A training would begin."""
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a target, data, the pipeline `file.json`, and a checkpoint of two trained batches."""
+    folder = tmp_path_factory.mktemp("case")
+    (folder / "file.json").write_text(json.dumps(training_file(folder)))
+    prepared = prepare_training(training_pipeline(folder), gpus=0)
+    model, training = prepared.pipeline.model, prepared.pipeline.training
+    shape = DrafterShape.of(target_config(model), model, prepared.mask_token_id)
+    frozen = load_frozen(model, "cpu", torch.float32)
+    replica = Replica(shape, training=training, embed=frozen.embed, head=frozen.head, seed=0)
+    checkpoints = Checkpoints(folder / "run", 3)
+    making = checkpoints.begin(2)
+    replica.save(Path(making))
+    said = Checkpoint(
+        step=2,
+        trained=((0, 1),),
+        planned=prepared.plan.batches.count,
+        plan_hash=prepared.plan.batches.content_hash,
+        corpus_hash=prepared.corpus.content_hash,
+        config=resolved(prepared.pipeline),
+        versions={},
+    )
+    checkpoints.complete(making, said)
+    return folder
+
+
+@pytest.fixture
+def refused(case: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Refused:
+    """Calls the command; returns the lines of stderr, which are all that it may say."""
+
+    def start(*_: object, **__: object) -> None:
+        raise _Started
+
+    monkeypatch.setattr(training, "train", start)
+
+    def call(*arguments: str, file: str | None = "file.json", gpus: int = 0) -> list[str]:
+        monkeypatch.setattr(command, "_gpus", lambda: gpus)
+        given = [] if file is None else [str(case / file)]
+        out = [] if "-o" in arguments else ["-o", str(tmp_path / "out")]
+        assert guarded(app, ["train", *given, *arguments, *out, "--json"]) == 2
+        said = capfd.readouterr()
+        assert said.out == "" and said.err.endswith("\n") and "Traceback" not in said.err
+        return said.err.splitlines()
+
+    return call
+
+
+def _only(lines: list[str], *parts: str) -> None:
+    assert len(lines) == 1, lines
+    assert all(part in lines[0] for part in parts), lines[0]
+
+
+def _lines(path: Path, *samples: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    return str(path)
+
+
+def test_what_can_be_used_starts(refused: Refused, case: Path) -> None:
+    with pytest.raises(_Started):
+        refused()
+    with pytest.raises(_Started):
+        refused("--resume", str(case / "run"), file=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        (["model.name_or_path=./nothing"], ("model.name_or_path", "nothing", "give a folder")),
+        (["model.name_or_path=Qwen/Nope-1B"], ("model.name_or_path", "Qwen/Nope-1B", "hf download")),
+        (["model.random_weights=false"], ("model.name_or_path", "no model.safetensors")),
+        (["model.tokenizer=./nothing"], ("model.tokenizer", "nothing")),
+        (["model.taps=[1, 99]"], ("model.taps", "[1, 99]", "0 to 3")),
+        (["model.warm_start=./nothing"], ("model.warm_start", "nothing")),
+        (["data.path=nothing.jsonl"], ("data.path", "nothing.jsonl")),
+        (["data.cache=file.json"], ("data.cache", "file.json", "must be a folder that can be written")),
+        (["memory.host_limit=1KB"], ("memory.host_limit", "lower dispatch.depth")),
+        (["training.sync=none", "training.save_every=5"], ("training.save_every", "5", "sync: step or pooled")),
+        (["topology.devices.targets=cuda:0"], ("topology.devices.targets", "cuda:0", "none")),
+    ],
+)
+def test_a_key_that_cannot_be_used_is_named_with_its_remedy(
+    refused: Refused, changes: list[str], parts: tuple[str, ...]
+) -> None:
+    _only(refused(*(each for change in changes for each in ("--set", change))), *parts)
+
+
+def test_a_missing_target_is_told_once_though_its_tokenizer_is_missing_too(refused: Refused, case: Path) -> None:
+    file = training_file(case)
+    file["model"] = {"name_or_path": "./nothing"}
+    (case / "its-own.json").write_text(json.dumps(file))
+    _only(refused(file="its-own.json"), "model.name_or_path")
+
+
+def test_every_fault_has_its_line_in_one_pass(refused: Refused) -> None:
+    changes = ("model.taps=[9]", "data.path=nothing.jsonl", "training.sync=none", "training.save_every=5")
+    lines = refused(*(each for change in changes for each in ("--set", change)))
+    assert sorted(line.partition(":")[0] for line in lines) == ["data.path", "model.taps", "training.save_every"]
+
+
+def test_more_workers_than_gpus_are_refused_unless_devices_are_named(refused: Refused, case: Path) -> None:
+    (case / "two.json").write_text(json.dumps(training_file(case) | {"topology": {"targets": 2, "drafters": 2}}))
+    _only(refused(file="two.json", gpus=2), "topology", "2 GPUs", "topology.devices")
+    with pytest.raises(_Started):
+        refused("--set", "topology.devices.targets=cuda:0", "--set", "topology.devices.drafters=[cuda:0, cuda:1]",
+                file="two.json", gpus=2)  # fmt: skip
+
+
+def test_data_without_anything_to_learn_are_refused(refused: Refused, tmp_path: Path) -> None:
+    def data(path: str) -> list[str]:
+        return refused("--set", f"data.path={path}")
+
+    _only(data(_lines(tmp_path / "empty.jsonl")), "data.path", "it is empty")
+    unsupervised = {"input_ids": [1, 2, 3], "loss_mask": [0, 0, 0]}
+    _only(data(_lines(tmp_path / "unsupervised.jsonl", unsupervised)), "data.path", "two supervised tokens in a row")
+    asked = {"messages": [{"role": "user", "content": "why"}]}
+    _only(data(_lines(tmp_path / "asked.jsonl", asked)), "data.path", "two supervised tokens in a row")
+    words = {"input_ids": [1, "two"]}
+    lines = data(_lines(tmp_path / "wrong.jsonl", {"input_ids": [1, 2, 3]}, words, {"input_ids": 4}))
+    assert [part in line for part, line in zip(("line 2", "line 3"), lines, strict=True)] == [True, True]
+
+
+def test_conversations_need_a_chat_template(refused: Refused, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"a": 0, "?": 1}, unk_token="?"))
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="?", mask_token="?").save_pretrained(tmp_path / "words")
+    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "a a a"}]
+    data = _lines(tmp_path / "data.jsonl", {"messages": said})
+    lines = refused("--set", f"data.path={data}", "--set", f"model.tokenizer={tmp_path / 'words'}")
+    _only(lines, "chat template", "set model.tokenizer")
+
+
+@pytest.mark.parametrize("tracker", ["wandb", "tensorboard"])
+def test_a_tracker_whose_package_is_missing_is_refused(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, tracker: str
+) -> None:
+    import dflash_run.training.preparation as preparation
+
+    monkeypatch.setattr(preparation, "find_spec", lambda name: None)
+    _only(refused("--set", f"training.tracker={tracker}"), "training.tracker", f"pip install {tracker}")
+
+
+def test_an_output_folder_that_is_a_file_is_refused(refused: Refused, case: Path) -> None:
+    _only(refused("-o", str(case / "file.json")), "-o", "file.json", "folder")
+
+
+def test_a_training_needs_a_file_or_a_checkpoint(refused: Refused, case: Path) -> None:
+    _only(refused(file=None), "FILE", "--resume")
+    _only(refused("--resume", str(case / "nothing")), "--resume", "nothing", "checkpoints/step-")
+    _only(refused(file="nothing.yaml"), "nothing.yaml")
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ("seed=3", "--resume"),
+        ("data.epochs=2", "--resume"),
+        ("data.max_length=5", "--resume"),
+        ("model.drafter_layers=2", "model.drafter_layers"),
+        ("model.taps=[0]", "model.taps"),
+        ("model.block_size=8", "model.block_size"),
+    ],
+)
+def test_a_checkpoint_of_another_plan_or_drafter_is_refused(
+    refused: Refused, case: Path, change: str, key: str
+) -> None:
+    _only(refused("--resume", str(case / "run"), "--set", change), key, "checkpoint's")
+
+
+@pytest.mark.parametrize("file", [NAME, WEIGHTS, OPTIMIZER])
+@pytest.mark.parametrize("damage", ["cut", "gone", "text"])
+def test_a_damaged_checkpoint_is_refused(
+    refused: Refused, case: Path, tmp_path: Path, file: str, damage: str
+) -> None:
+    shutil.copytree(case / "run", tmp_path / "run")
+    (checkpoint,) = (tmp_path / "run" / "checkpoints").glob("step-*")
+    path = checkpoint / file
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-10])
+    elif damage == "text":
+        path.write_text("[]")
+    else:
+        path.unlink()
+    _only(refused("--resume", str(checkpoint)), "--resume", "must be")
+
+
+def test_checkpoints_of_an_earlier_training_are_set_aside(case: Path, tmp_path: Path) -> None:
+    shutil.copytree(case / "run", tmp_path / "run")
+    assert set_aside(tmp_path / "run") == tmp_path / "run" / "checkpoints-1"
+    assert set_aside(tmp_path / "run") is None
+    assert [path.name for path in (tmp_path / "run" / "checkpoints-1").glob("step-*")] == ["step-00000002"]
