@@ -36,6 +36,11 @@ class Effort:
     """How long a pair is kept busy at once."""
     rounds: int = 2
     """How often, in turn with each of the two alone."""
+    again: bool | None = None
+    """Whether first batches are measured again in new processes, which find what the first ones compiled.
+
+    None: where there are GPUs.
+    """
 
     def enough(self, samples: list[float]) -> bool:
         spent, taken = sum(samples), len(samples)
@@ -52,6 +57,8 @@ class Found:
     drafter: dict[Cell, list[float]] = field(default_factory=dict)
     parts: dict[tuple[str, Cell], dict[str, tuple[float, ...]]] = field(default_factory=dict)
     first: dict[str, list[float]] = field(default_factory=lambda: {"target": [], "drafter": []})
+    cold: dict[str, list[float]] = field(default_factory=dict)
+    """First batches before anything was compiled, where they were measured again."""
     transfer: list[tuple[int, float]] = field(default_factory=list)
     """(bytes, seconds) of each copy to a drafter."""
     step: list[float] = field(default_factory=list)
@@ -88,11 +95,20 @@ class Measuring:
         for drafter in self._drafters:
             self._stage.await_(drafter, Grouped)
 
-    def targets(self, cells: list[Cell]) -> None:
-        """Seconds from the order to the answer, as the launcher will see them; the first ones apart."""
+    def firsts(self, cells: list[Cell]) -> None:
+        """The first batch of each worker, one after the other."""
+        cell = middle(cells)
         for target in self._targets:
-            _, seconds = self._stage.ask(target, self._order(target, middle(cells)), Computed)
+            done, seconds = self._stage.ask(target, self._order(target, cell), Computed)
             self.found.first["target"].append(seconds)
+            if target == self._targets[0]:
+                assert isinstance(done.parcel, Parcel)
+                self._parcels[cell] = done.parcel
+        for drafter in self._drafters:
+            self.found.first["drafter"].append(self._train(drafter, cell))
+
+    def targets(self, cells: list[Cell]) -> None:
+        """Seconds from the order to the answer, as the launcher will see them."""
         target = self._targets[0]
         orders = {cell: self._order(target, cell) for cell in cells}
 
@@ -106,8 +122,6 @@ class Measuring:
 
     def drafters(self, cells: list[Cell]) -> None:
         """As for targets; copies and steps are timed on the way."""
-        for drafter in self._drafters:
-            self.found.first["drafter"].append(self._train(drafter, middle(cells)))
         found = self.found
         found.drafter = self._sample(cells, lambda cell: self._train(self._drafters[0], cell))
         kept = sum(map(len, found.drafter.values()))
