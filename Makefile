@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-train test test-all explore mutate bench validate-rehearsal random-rehearsals clean
+.PHONY: demo demo-train test test-all explore mutate bench validate validate-cpu validate-gpu validate-rehearsal \
+	random-rehearsals clean
 
 demo: .venv/base
 	$(BIN)/python -m dflash_run.demo
@@ -44,6 +45,18 @@ bench: .venv/dev .venv-compiled/done
 # Twelve rehearsals of about 40 s beside their predictions, as docs/validation.md.
 validate-rehearsal: .venv/base
 	$(BIN)/python -m dflash_run.validate_rehearsal
+
+# Predictions of small trainings, each from a profile taken just before it; about five minutes on two cores.
+validate-cpu: .venv/run
+	$(BIN)/python -m dflash_run.validation --part cpu
+
+# The same on GPUs, a part at a time: make validate-gpu PART=one-gpu. Cases that have a table are not run again.
+validate-gpu: .venv/run
+	$(BIN)/python -m dflash_run.validation --part $(PART)
+
+# All predictions and tables under docs/validation worked out again from what was kept there; needs no GPU.
+validate: .venv/run
+	$(BIN)/python -m dflash_run.validation
 
 # 900 random rehearsals with faults in threads and 100 with killed processes.
 random-rehearsals: .venv/dev
