@@ -2,7 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-train test test-all explore bench validate-rehearsal random-rehearsals clean
+.PHONY: demo demo-train test test-all explore mutate bench validate validate-cpu validate-gpu validate-rehearsal \
+	random-rehearsals clean
 
 demo: .venv/base
 	$(BIN)/python -m dflash_run.demo
@@ -25,6 +26,13 @@ test-all: .venv/dev
 explore: .venv/dev
 	$(BIN)/python -m pytest -v -m '' tests/policies/test_explore.py tests/specimens
 
+# Mutates the dispatcher and the policies (docs/mutation.md); its own environment, its settings in pyproject.toml. The
+# limit of memory (in KiB) stops mutants that collect for ever.
+mutate: .venv-mutate/done
+	rm -rf mutants
+	ulimit -v 6000000; .venv-mutate/bin/mutmut run --max-children 2
+	ulimit -v 6000000; .venv-mutate/bin/python tests/mutation.py
+
 bench: .venv/dev .venv-compiled/done
 	@echo "as installed by default, interpreted"
 	$(BIN)/python benchmarks/simulator.py
@@ -37,6 +45,18 @@ bench: .venv/dev .venv-compiled/done
 # Twelve rehearsals of about 40 s beside their predictions, as docs/validation.md.
 validate-rehearsal: .venv/base
 	$(BIN)/python -m dflash_run.validate_rehearsal
+
+# Predictions of small trainings, each from a profile taken just before it; about five minutes on two cores.
+validate-cpu: .venv/run
+	$(BIN)/python -m dflash_run.validation --part cpu
+
+# The same on GPUs, a part at a time: make validate-gpu PART=one-gpu. Cases that have a table are not run again.
+validate-gpu: .venv/run
+	$(BIN)/python -m dflash_run.validation --part $(PART)
+
+# All predictions and tables under docs/validation worked out again from what was kept there; needs no GPU.
+validate: .venv/run
+	$(BIN)/python -m dflash_run.validation
 
 # 900 random rehearsals with faults in threads and 100 with killed processes.
 random-rehearsals: .venv/dev
@@ -57,6 +77,12 @@ random-rehearsals: .venv/dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	touch $@ .venv/base .venv/run
 
+.venv-mutate/done: pyproject.toml
+	test -x .venv-mutate/bin/python || $(PYTHON) -m venv .venv-mutate
+	.venv-mutate/bin/python -m pip install -q --disable-pip-version-check '.[dev]' 'mutmut==3.8.1'
+	.venv-mutate/bin/python -m pip uninstall -q -y dflash-pipeline
+	touch $@
+
 # The hot path compiled with mypyc; needs a C compiler. Not editable: the source here stays as it is.
 .venv-compiled/done: pyproject.toml setup.py $(wildcard policies/*.py policies/*/*.py reports/*.py dflash_sim/*.py)
 	test -x .venv-compiled/bin/python || $(PYTHON) -m venv .venv-compiled
@@ -66,4 +92,4 @@ random-rehearsals: .venv/dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-compiled build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf .venv .venv-compiled .venv-mutate mutants build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

@@ -16,6 +16,7 @@ _FROM_FILE: Final = {
     "anchors": ("training", "anchors"),
     "loss": ("training", "loss"),
     "weights": ("training", "weights"),
+    "pass_slots": ("training", "pass_slots"),
     "drafter_dtype": ("training", "dtype"),
     "target_gpus": ("topology", "target_gpus"),
 }

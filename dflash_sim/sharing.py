@@ -38,6 +38,8 @@ COMPUTE: Final = "factor"
 COPY: Final = "copy"
 STEP: Final = "step"
 """What a worker does, by the names that pairs give its factors."""
+_SURE: Final = 2.0
+"""Standard errors by which a measured factor must exceed 1 to count."""
 _DONE: Final = 1e-12
 """Work below this share of the service is rounding."""
 
@@ -246,16 +248,23 @@ def composed(
 
 
 def _pairs(measured: Mapping[str, Any], kind: str) -> dict[tuple[str, str, bool], float]:
-    """(role, role of the other, whether on one GPU) → factor."""
-    found: dict[tuple[str, str, bool], list[float]] = {}
+    """(role, role of the other, whether on one GPU) → factor; 1 where it is not above 1 by more than its error."""
+    found: dict[tuple[str, str, bool], list[tuple[float, float]]] = {}
     for number, pair in enumerate(measured.get("pairs", ())):
         try:
             on_gpu = str(pair["shared"]).startswith("cuda")
             for side, other in (("a", "b"), ("b", "a")):
                 if kind == COMPUTE or f"{kind}_{side}" in pair:
-                    factor = float(pair[f"{kind}_{side}"])
-                    found.setdefault((pair[side], pair[other], on_gpu), []).append(factor)
+                    factor, error = pair[f"{kind}_{side}"], pair.get(f"{kind}_{side}_error", 0.0)
+                    found.setdefault((pair[side], pair[other], on_gpu), []).append((float(factor), float(error)))
         except (KeyError, TypeError, ValueError):
             rule = "must be a mapping of a, b, shared, factor_a and factor_b; profile again"
             raise TimingsError([f"interference.pairs.{number}: {rule}"]) from None
-    return {key: sum(values) / len(values) for key, values in found.items()}
+    return {key: _sure(values) for key, values in found.items()}
+
+
+def _sure(values: list[tuple[float, float]]) -> float:
+    """Mean of the factors; 1 within the error, which else would add up over the workers."""
+    mean = sum(factor for factor, _ in values) / len(values)
+    error = sum(error**2 for _, error in values) ** 0.5 / len(values)
+    return mean if mean - 1 > _SURE * error else 1.0

@@ -84,6 +84,8 @@ class RoleProfile(_Strict):
     samples: Annotated[tuple[ShapeSamples, ...], AfterValidator(_not_empty)]
     first_seconds: tuple[Positive, ...] = ()
     """Whole seconds of workers' first batches (compilation included)."""
+    cold_first_seconds: tuple[Positive, ...] = ()
+    """The same before anything was compiled on the machine, for people; not used in predictions."""
     worker_factors: tuple[Positive, ...] = ()
     """Where workers of the role differ: worker i takes `worker_factors[i]` × the samples' time."""
 

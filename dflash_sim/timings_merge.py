@@ -79,6 +79,7 @@ def _merge_role(role: str, parts: Iterable[RoleProfile | None], faults: list[str
     return RoleProfile(
         samples=tuple(_merge_shape(same) for same in shapes.values()),
         first_seconds=tuple(value for part in given for value in part.first_seconds),
+        cold_first_seconds=tuple(value for part in given for value in part.cold_first_seconds),
         worker_factors=factors or (),
     )
 
@@ -91,8 +92,11 @@ def _merge_shape(same: Sequence[ShapeSamples]) -> ShapeSamples:
 
 
 def _merge_seconds(parts: Iterable[SecondsProfile | None]) -> SecondsProfile | None:
-    seconds = tuple(value for part in parts if part is not None for value in part.seconds)
-    return SecondsProfile(seconds=seconds) if seconds else None
+    given = [part for part in parts if part is not None]
+    names = dict.fromkeys(name for part in given for name in part.parts)
+    of = {name: tuple(value for part in given for value in part.parts.get(name, ())) for name in names}
+    seconds = tuple(value for part in given for value in part.seconds)
+    return SecondsProfile(seconds=seconds, parts=of) if seconds else None
 
 
 def _merge_transfer(parts: Iterable[TransferProfile | None]) -> TransferProfile | None:

@@ -8,6 +8,7 @@ from dflash_run.profiling.messages import AskPeak, Dissect, Dissected, Peak, Tim
 from dflash_run.profiling.stopwatch import Stopwatch, peak_bytes
 from dflash_run.training.drafter_loop import DrafterLoop
 from dflash_run.training.target_loop import TargetLoop
+from dflash_run.transport.staging import dtype_name, states
 
 
 class ProfiledTarget(TargetLoop):
@@ -28,8 +29,12 @@ class ProfiledTarget(TargetLoop):
             watch = Stopwatch(self._bench.device)
             given = self._bench.corpus.pad(order.samples)
             watch.mark("padding")
+            out = None
+            if self._staged:  # where a batch is computed into, so that no memory more is needed
+                shape = (*given.input_ids.shape, self._target.width)
+                out = states(self._buffer, shape, dtype_name(self._target.dtype))
             with self._bench.pulse.busy():
-                self._target.run(torch.from_numpy(given.input_ids), torch.from_numpy(given.lengths))
+                self._target.run(torch.from_numpy(given.input_ids), torch.from_numpy(given.lengths), out)
             watch.mark("forward")
             found.append(watch.seconds())
         return _columns(found)
@@ -54,7 +59,7 @@ class ProfiledDrafter(DrafterLoop):
         width = (len(self._shape.taps) + bench.keep_last) * self._shape.hidden_size
         length = int(bench.corpus.lengths[list(order.samples)].max())
         kind = getattr(torch, bench.pipeline.model.dtype)
-        values = torch.randn(len(order.samples), length, width, device=bench.device).to(kind)
+        values = torch.randn(len(order.samples), length, width, device=bench.device, dtype=kind)
         for _ in range(order.repeats):
             watch = Stopwatch(bench.device)
             batch = self._as_micro_batch(values, order.samples, 0)

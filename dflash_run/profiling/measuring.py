@@ -1,12 +1,14 @@
 """What is measured, and in which order: targets, drafters with their steps, parts, memory, and pairs at once."""
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from dflash_run.crew import Worker
 from dflash_run.messages import Applied, Apply, Computed, Group, Grouped, Open, Received
@@ -34,6 +36,11 @@ class Effort:
     """How long a pair is kept busy at once."""
     rounds: int = 2
     """How often, in turn with each of the two alone."""
+    again: bool | None = None
+    """Whether first batches are measured again in new processes, which find what the first ones compiled.
+
+    None: where there are GPUs.
+    """
 
     def enough(self, samples: list[float]) -> bool:
         spent, taken = sum(samples), len(samples)
@@ -50,6 +57,8 @@ class Found:
     drafter: dict[Cell, list[float]] = field(default_factory=dict)
     parts: dict[tuple[str, Cell], dict[str, tuple[float, ...]]] = field(default_factory=dict)
     first: dict[str, list[float]] = field(default_factory=lambda: {"target": [], "drafter": []})
+    cold: dict[str, list[float]] = field(default_factory=dict)
+    """First batches before anything was compiled, where they were measured again."""
     transfer: list[tuple[int, float]] = field(default_factory=list)
     """(bytes, seconds) of each copy to a drafter."""
     step: list[float] = field(default_factory=list)
@@ -86,11 +95,20 @@ class Measuring:
         for drafter in self._drafters:
             self._stage.await_(drafter, Grouped)
 
-    def targets(self, cells: list[Cell]) -> None:
-        """Seconds from the order to the answer, as the launcher will see them; the first ones apart."""
+    def firsts(self, cells: list[Cell]) -> None:
+        """The first batch of each worker, one after the other."""
+        cell = middle(cells)
         for target in self._targets:
-            _, seconds = self._stage.ask(target, self._order(target, middle(cells)), Computed)
+            done, seconds = self._stage.ask(target, self._order(target, cell), Computed)
             self.found.first["target"].append(seconds)
+            if target == self._targets[0]:
+                assert isinstance(done.parcel, Parcel)
+                self._parcels[cell] = done.parcel
+        for drafter in self._drafters:
+            self.found.first["drafter"].append(self._train(drafter, cell))
+
+    def targets(self, cells: list[Cell]) -> None:
+        """Seconds from the order to the answer, as the launcher will see them."""
         target = self._targets[0]
         orders = {cell: self._order(target, cell) for cell in cells}
 
@@ -104,8 +122,6 @@ class Measuring:
 
     def drafters(self, cells: list[Cell]) -> None:
         """As for targets; copies and steps are timed on the way."""
-        for drafter in self._drafters:
-            self.found.first["drafter"].append(self._train(drafter, middle(cells)))
         found = self.found
         found.drafter = self._sample(cells, lambda cell: self._train(self._drafters[0], cell))
         kept = sum(map(len, found.drafter.values()))
@@ -136,19 +152,17 @@ class Measuring:
         cell = middle(cells)
         for pair in pairs:
             work = {worker: self._busy_with(worker, cell) for worker in (pair.a, pair.b)}
-            alone: dict[Worker, list[dict[str, float]]] = {pair.a: [], pair.b: []}
-            both: dict[Worker, list[dict[str, float]]] = {pair.a: [], pair.b: []}
+            alone: dict[tuple[Worker, str], list[float]] = defaultdict(list)
+            both: dict[tuple[Worker, str], list[float]] = defaultdict(list)
             for _ in range(self._effort.rounds):
                 for worker in (pair.a, pair.b):
-                    alone[worker].append(self._stage.flow({worker: work[worker]}, self._effort.flow_s)[worker])
-                for worker, seconds in self._stage.flow(work, self._effort.flow_s).items():
-                    both[worker].append(seconds)
+                    _join(alone, self._stage.flow({worker: work[worker]}, self._effort.flow_s))
+                _join(both, self._stage.flow(work, self._effort.flow_s))
             found: dict[str, Any] = {"a": pair.a[0], "b": pair.b[0], "shared": pair.shared}
             for side, worker in (("a", pair.a), ("b", pair.b)):
                 for phase in work[worker]:
-                    slow = fmean(each[phase.name] for each in both[worker])
-                    factor = slow / fmean(each[phase.name] for each in alone[worker])
-                    found[f"{phase.name}_{side}"] = round(factor, 4)
+                    factor, error = _ratio(both[worker, phase.name], alone[worker, phase.name])
+                    found |= {f"{phase.name}_{side}": round(factor, 4), f"{phase.name}_{side}_error": round(error, 4)}
             self.found.pairs.append(found)
 
     # Inside -----------------------------------------------------------------------------------------------------
@@ -202,3 +216,17 @@ class Measuring:
 
     def _samples(self, cell: Cell) -> tuple[int, ...]:
         return tuple(self._prepared.plan.samples_of(self._prepared.ids[cell.batch]).tolist())
+
+
+def _join(into: dict[tuple[Worker, str], list[float]], flow: dict[Worker, dict[str, list[float]]]) -> None:
+    for worker, phases in flow.items():
+        for name, seconds in phases.items():
+            into[worker, name] += seconds
+
+
+def _ratio(above: list[float], below: list[float]) -> tuple[float, float]:
+    """The ratio of two means, and its standard error."""
+    a, b = np.array(above), np.array(below)
+    ratio = float(a.mean() / b.mean())
+    spread = sum((each.std(ddof=1) / each.mean()) ** 2 / each.size for each in (a, b))
+    return ratio, ratio * float(np.sqrt(spread))

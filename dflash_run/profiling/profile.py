@@ -2,7 +2,7 @@
 
 import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,12 +35,34 @@ def profile(
     """
     effort = effort or Effort()
     cells, pairs = grid(prepared.leg), pairs_of(prepared.placement)
+    with _ready(prepared, _wanted(prepared, pairs), effort, start, progress) as measuring:
+        progress("measuring targets")
+        measuring.firsts(cells)
+        measuring.targets(cells)
+        progress("measuring drafters")
+        measuring.drafters(cells)
+        measuring.parts(cells)
+        progress("measuring pairs at once")
+        measuring.pairs(pairs, cells)
+        measuring.peaks()
+    found = measuring.found
+    if bool(prepared.placement.gpus()) if effort.again is None else effort.again:
+        with _ready(prepared, [("target", 0), ("drafter", 0)], effort, start, progress) as measuring:
+            measuring.firsts(cells)
+        found.cold, found.first = found.first, measuring.found.first
+    return _profile(prepared, found)
+
+
+@contextlib.contextmanager
+def _ready(
+    prepared: Preparation, wanted: list[Worker], effort: Effort, start: str, progress: Progress
+) -> Iterator[Measuring]:
+    """Workers that have started, and drafters that have formed their group."""
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dflash-profile-")))
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")
         stack.callback(memory.close)
         slots = SlotTable(memory.new)
-        wanted = _wanted(prepared, pairs)
         jobs = jobs_for(prepared, folder, slots, work=_WORK)
         crew = ProcessCrew({worker: job for worker, job in jobs.items() if worker in wanted}, start)
         stack.callback(crew.close)
@@ -50,15 +72,7 @@ def profile(
             stage.await_(worker, Ready)
         measuring = Measuring(prepared, stage, slots, wanted, effort)
         measuring.together(folder / "group-0")
-        progress("measuring targets")
-        measuring.targets(cells)
-        progress("measuring drafters")
-        measuring.drafters(cells)
-        measuring.parts(cells)
-        progress("measuring pairs at once")
-        measuring.pairs(pairs, cells)
-        measuring.peaks()
-    return _profile(prepared, measuring.found)
+        yield measuring
 
 
 def _wanted(prepared: Preparation, pairs: list[Pair]) -> list[Worker]:
@@ -81,8 +95,8 @@ def _profile(prepared: Preparation, found: Found) -> Profile:
             "machine": here,
             "versions": all_versions(),
             "settings": all_settings(prepared),
-            "target": {"samples": _shapes(found, "target", None), "first_seconds": found.first["target"]},
-            "drafter": {"samples": _shapes(found, "drafter", anchors), "first_seconds": found.first["drafter"]},
+            "target": _role(found, "target", None),
+            "drafter": _role(found, "drafter", anchors),
             "step": step,
             "transfer": _transfer(found.transfer),
             "hidden_bytes_per_token": prepared.pipeline.memory.bytes_per_token,
@@ -90,6 +104,11 @@ def _profile(prepared: Preparation, found: Found) -> Profile:
             "memory": {f"{role}_peak_bytes": peak for role, peak in found.peaks.items()},
         }
     )
+
+
+def _role(found: Found, role: str, anchors: int | None) -> dict[str, Any]:
+    cold = found.cold.get(role, [])
+    return {"samples": _shapes(found, role, anchors), "first_seconds": found.first[role], "cold_first_seconds": cold}
 
 
 def _shapes(found: Found, role: str, anchors: int | None) -> list[dict[str, Any]]:

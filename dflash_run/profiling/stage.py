@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import Final, TypeVar
 
 from dflash_run.crew import Crew, Worker
@@ -53,8 +52,9 @@ class _Turn:
                 self._taken.append(self._cycle)
             self._cycle = {}
 
-    def means(self) -> dict[str, float]:
-        return {phase.name: fmean(cycle[phase.name] for cycle in self._taken) for phase in self._phases}
+    def taken(self) -> dict[str, list[float]]:
+        """Seconds of each phase, a number for each whole cycle."""
+        return {phase.name: [cycle[phase.name] for cycle in self._taken] for phase in self._phases}
 
 
 class Stage:
@@ -88,11 +88,10 @@ class Stage:
 
     def flow(
         self, cycles: Mapping[Worker, Sequence[Phase]], seconds: float, least: int = 3
-    ) -> dict[Worker, dict[str, float]]:
+    ) -> dict[Worker, dict[str, list[float]]]:
         """Keep these workers busy at once for so long, each with its phases over and over.
 
-        Returns the mean seconds of each worker's phases, over whole cycles that were done before the first worker was
-        let go.
+        Returns the seconds of each worker's phases in the cycles that were done before the first worker was let go.
         """
         self._kept.clear()
         start = time.perf_counter()
@@ -112,7 +111,7 @@ class Stage:
                     busy.discard(worker)
                 else:
                     self._begin(worker, turn)
-        return {worker: turn.means() for worker, turn in turns.items()}
+        return {worker: turn.taken() for worker, turn in turns.items()}
 
     def _begin(self, worker: Worker, turn: "_Turn") -> None:
         turn.since = time.perf_counter()

@@ -175,3 +175,10 @@ def test_copies_and_steps_have_factors_of_their_own_and_copies_slow_nobody() -> 
     env.run()
     # While the target computes, until 4, the copy gets on at a tenth of its speed; 0.1 is left then.
     assert done == pytest.approx({"target": 4.0, "copy": 4.1})
+
+
+def test_a_factor_within_its_own_error_counts_as_none() -> None:
+    for error, expected in ((0.03, 1.0), (0.005, 1.03)):
+        noisy = {**pair("target", "target", 1.03, 1.03), "factor_a_error": error, "factor_b_error": error}
+        found = composed({"pairs": [noisy]}, devices=[None] * 8, roles=["target"] * 8)
+        assert found.factors[0][1] == expected and found.matters == (expected > 1)

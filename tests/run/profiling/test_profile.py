@@ -1,5 +1,7 @@
 """Profiles of tiny trainings on the CPU, and what refuses them."""
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from dflash_run.profiling.pairs import pairs_of
 from dflash_run.profiling.profile import profile
 from dflash_run.training.devices import Placement
 from dflash_run.training.preparation import prepare_training
+from policies.faults import PipelineError
 from tests.run.training.cases import START, training_pipeline
 
 QUICK = Effort(repeats=3, most_repeats=3, least_s=0.0, flow_s=0.03, rounds=1)
@@ -62,3 +65,21 @@ def test_the_grid_spans_the_plan_and_has_no_shape_twice(case: Path) -> None:
     assert 1 <= len(cells) <= 7 and len({(cell.size, cell.length) for cell in cells}) == len(cells)
     assert {cells[0].slots, cells[-1].slots} == {int(leg.slots.min()), int(leg.slots.max())}
     assert all(cell.slots == int(leg.slots[cell.batch]) for cell in cells) and middle(cells) in cells
+
+
+def test_first_batches_are_measured_again_in_new_processes_where_compiling_matters(case: Path) -> None:
+    prepared = prepare_training(training_pipeline(case), gpus=0)
+    found = profile(prepared, effort=replace(QUICK, again=True), start=START)
+    assert found.target is not None and found.drafter is not None
+    assert len(found.drafter.first_seconds) == len(found.drafter.cold_first_seconds) == 1
+    assert found.drafter.first_seconds != found.drafter.cold_first_seconds
+
+
+def test_a_worker_that_fails_ends_the_profile_with_its_reason(case: Path) -> None:
+    prepared = prepare_training(training_pipeline(case), gpus=0)
+    shutil.move(case / "target" / "config.json", case / "target" / "away.json")
+    try:
+        with pytest.raises(PipelineError, match="target/0: could not be measured"):
+            profile(prepared, effort=QUICK, start=START)
+    finally:
+        shutil.move(case / "target" / "away.json", case / "target" / "config.json")

@@ -1,0 +1,92 @@
+"""Trainings and their timings: fitted from a trace, profiled, predicted, and compared while they run."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dflash_run.cli import app
+from dflash_run.live import view
+from dflash_run.profiling.measuring import Effort
+from dflash_run.profiling.profile import profile
+from dflash_run.training.forecast import compared, forecast, foretold, placed
+from dflash_run.training.preparation import Preparation, prepare_training
+from dflash_run.training.train import train
+from dflash_sim.cli import guarded
+from dflash_sim.fitting import fit_sources, save_timings
+from dflash_sim.prediction import prepare, summary_of
+from tests.run.training.cases import START, training_file, training_pipeline
+
+QUICK = Effort(repeats=3, most_repeats=3, least_s=0.0, flow_s=0.03, rounds=1)
+SIZES: dict[str, Any] = {"samples": 120, "length": 60, "training": {"anchors": 8}}
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("case")
+
+
+@pytest.fixture(scope="module")
+def prepared(case: Path) -> Preparation:
+    return prepare_training(training_pipeline(case, **SIZES), gpus=0)
+
+
+@pytest.fixture(scope="module")
+def timings(case: Path, prepared: Preparation) -> Path:
+    save_timings(profile(prepared, effort=QUICK, start=START), case / "timings.json")
+    return case / "timings.json"
+
+
+def test_timings_fitted_from_a_training_predict_that_training(prepared: Preparation, tmp_path: Path) -> None:
+    run, told = train(prepared, tmp_path / "run", start=START)
+    measured = summary_of(run, kind="training", **told)
+    fitted = fit_sources([tmp_path / "run"])
+    save_timings(fitted, tmp_path / "timings.json")
+    assert fitted.target is not None and fitted.drafter is not None and fitted.step is not None
+    for role in (fitted.target, fitted.drafter):
+        assert sum(len(each.seconds) for each in role.samples) + len(role.first_seconds) == 60
+    assert len(fitted.step.seconds) == 60 and fitted.hidden_bytes_per_token == 64 * 4
+    assert {"anchors": 8, "block_size": 4, "loss": "ce"}.items() <= fitted.settings.items()
+    predicted = foretold(placed(prepared), prepared.leg, tmp_path / "timings.json").summary
+    ratio = predicted["throughput"]["tokens_per_s"] / measured["throughput"]["tokens_per_s"]
+    assert 0.6 < ratio < 1.6  # a few seconds on a processor that others use too
+
+
+def test_a_training_is_compared_with_its_prediction_on_the_way_and_in_the_end(
+    prepared: Preparation, timings: Path, tmp_path: Path
+) -> None:
+    told = forecast(prepared, timings)
+    told.write(tmp_path)
+    run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
+    foresight, seen = told.beside(run), []
+
+    def watch(now: float, run: Any, figures: Any) -> None:
+        foresight.look(now)
+        console = Console(file=io.StringIO(), width=200)
+        console.print(view("title", now, run, figures, foresight))
+        seen.append(console.file.getvalue())  # type: ignore[attr-defined]
+
+    run, extra = train(prepared, tmp_path, start=START, watch=watch, run=run)
+    assert any("predicted" in text and "the end at" in text for text in seen)
+    assert any("by now at" in text and "to go" in text for text in seen)
+    outcome = compared(told, foresight, summary_of(run, kind="training", **extra))
+    assert outcome["profile_sha256"] == json.loads((tmp_path / "prediction.json").read_text())["profile"]["sha256"]
+    rate = outcome["tokens_per_s"]
+    assert rate["difference"] == pytest.approx(rate["predicted"] / rate["measured"] - 1)
+
+
+def test_a_profile_of_other_settings_ends_the_command_with_status_2_and_a_line_each(
+    case: Path, timings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pipeline.json"
+    changes = {**SIZES, "training": {"anchors": 16, "loss": "soft"}}
+    file.write_text(json.dumps(training_file(case, **changes)))
+    status = guarded(app, ["train", str(file), "--predict", str(timings), "-o", str(tmp_path / "run")])
+    lines = capsys.readouterr().err.splitlines()
+    assert status == 2 and len([line for line in lines if "timings.file" in line]) == 2
+    assert any("was measured with anchors 8, and here it is 16" in line for line in lines)
+    assert any("was measured with loss ce, and here it is soft" in line for line in lines)
+    assert not (tmp_path / "run" / "prediction.json").exists()

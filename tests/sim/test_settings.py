@@ -1,0 +1,40 @@
+"""A profile taken with other settings than the file's is refused where a training's file uses it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash_sim.prediction import measured_times
+from dflash_sim.settings import settings_of
+from dflash_sim.timings_file import build_profile, write_timings
+from policies.faults import PipelineError
+from policies.loading import from_mapping, resolved
+from policies.pipeline import Pipeline
+from tests.helpers import pipeline_of
+
+MODEL = {"name_or_path": "there/Qwen3-8B", "taps": [1, 9, 17], "drafter_layers": 3}
+
+
+def using(folder: Path, settings: dict[str, Any], **sections: Any) -> Pipeline:
+    role = {"samples": [{"batch_size": 1, "length": 100, "seconds": [1.0]}]}
+    path = folder / "timings.json"
+    write_timings(build_profile({"target": role, "drafter": role, "settings": settings}), path)
+    return from_mapping({"data": {"batches": 3}, "timings": {"file": str(path)}, **sections}, for_simulation=True)
+
+
+def test_each_setting_that_differs_is_a_line_with_both_values(tmp_path: Path) -> None:
+    settings = settings_of(resolved(pipeline_of(data={"batches": 3}, model=MODEL)))
+    assert settings["model"] == "there/Qwen3-8B" and settings["taps"] == 3
+    others = {"model": "here/Qwen3-8B", "taps": 5, "block_size": 8, "staging": "device", "unknown": 1}
+    with pytest.raises(PipelineError) as refused:
+        measured_times(using(tmp_path, settings | others, model=MODEL))
+    lines = sorted(str(fault) for fault in refused.value.faults)
+    assert len(lines) == 2 and all(line.startswith("timings.file: got ") for line in lines)
+    assert "was measured with block_size 8, and here it is 16" in lines[0]
+    assert "was measured with taps 5, and here it is 3" in lines[1]
+
+
+def test_a_file_without_a_model_and_a_profile_without_settings_are_no_fault(tmp_path: Path) -> None:
+    assert measured_times(using(tmp_path, {"block_size": 8})) is not None
+    assert measured_times(using(tmp_path, {}, model=MODEL)) is not None
