@@ -43,10 +43,10 @@ def train_file(
     name = name_of(pipeline, file or Path("training.yaml"))
     folder = out if out is not None else _fresh(Path("runs") / name, resume)
     check_outputs(folder)
+    foretold = None if predict is None else forecast(prepared, predict)
     title = f"{name}: {described(prepared.pipeline)}"
     for line in _introduced(prepared):
         people.print(line, style="dim", highlight=False, markup=False)
-    foretold = None if predict is None else forecast(prepared, predict)
     earlier = checkpoints.set_aside(folder) if resume is None else None
     if earlier is not None:
         people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)

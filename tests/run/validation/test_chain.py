@@ -98,11 +98,10 @@ def test_every_case_is_a_pipeline_and_fits_its_part(tmp_path: Path) -> None:
     assert len({case.name for case in CASES}) == len(CASES)
     parts: dict[str, float] = {}
     for case in CASES:
-        assert case.minutes <= 8
         parts[case.part] = parts.get(case.part, 0.0) + case.minutes
         small = replace(case, samples=3, shape="tiny")
         assert from_mapping(small.prepare(tmp_path)).name == case.name
-    assert set(parts) == set(PARTS)
+    assert set(parts) == set(PARTS) and max(parts.values()) <= 8  # minutes
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if (KEPT / case.name / "table.json").exists()], ids=str)
