@@ -2,8 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-train test test-all explore bench validate validate-cpu validate-gpu validate-rehearsal random-rehearsals \
-	clean
+.PHONY: demo demo-train test test-all explore mutate bench validate validate-cpu validate-gpu validate-rehearsal \
+	random-rehearsals clean
 
 demo: .venv/base
 	$(BIN)/python -m dflash_run.demo
@@ -25,6 +25,13 @@ test-all: .venv/dev
 # Every interleaving of small pipelines and of the stop protocols, with the states of each; takes long.
 explore: .venv/dev
 	$(BIN)/python -m pytest -v -m '' tests/policies/test_explore.py tests/specimens
+
+# Mutates the dispatcher and the policies (docs/mutation.md); its own environment, its settings in pyproject.toml. The
+# limit of memory (in KiB) stops mutants that collect for ever.
+mutate: .venv-mutate/done
+	rm -rf mutants
+	ulimit -v 6000000; .venv-mutate/bin/mutmut run --max-children 2
+	ulimit -v 6000000; .venv-mutate/bin/python tests/mutation.py
 
 bench: .venv/dev .venv-compiled/done
 	@echo "as installed by default, interpreted"
@@ -70,6 +77,12 @@ random-rehearsals: .venv/dev
 	$(BIN)/python -m pip install -q --disable-pip-version-check -e '.[dev]'
 	touch $@ .venv/base .venv/run
 
+.venv-mutate/done: pyproject.toml
+	test -x .venv-mutate/bin/python || $(PYTHON) -m venv .venv-mutate
+	.venv-mutate/bin/python -m pip install -q --disable-pip-version-check '.[dev]' 'mutmut==3.8.1'
+	.venv-mutate/bin/python -m pip uninstall -q -y dflash-pipeline
+	touch $@
+
 # The hot path compiled with mypyc; needs a C compiler. Not editable: the source here stays as it is.
 .venv-compiled/done: pyproject.toml setup.py $(wildcard policies/*.py policies/*/*.py reports/*.py dflash_sim/*.py)
 	test -x .venv-compiled/bin/python || $(PYTHON) -m venv .venv-compiled
@@ -79,4 +92,4 @@ random-rehearsals: .venv/dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-compiled build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis runs
+	rm -rf .venv .venv-compiled .venv-mutate mutants build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis runs

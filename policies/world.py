@@ -344,7 +344,7 @@ class World:
 
     def _on_flush(self, effect: Flush) -> None:
         assert effect.drafter in self.live and effect.step == self.open[effect.drafter]
-        assert (effect.drafter, effect.step) not in self.flushed
+        assert (effect.drafter, effect.step) not in self.flushed | self.joined, "its part is closed already"
         self.flushed.add((effect.drafter, effect.step))
 
     def _on_join(self, effect: Join) -> None:
@@ -455,6 +455,10 @@ class World:
         inside = {told.batch for d in self.live for told in self.ready[d]} | applied
         inside |= {b for d in self.live for b in self.computed[d]}
         assert sorted(inside) == [b for b, at in enumerate(place) if at == RECEIVED]
+        to_come = [batch for batch, at in enumerate(place) if at in (FEED, TARGET)]
+        to_come = [batch for batch in to_come if batch < self.next or not self.loader_done]
+        by_bucket = Counter(self.setup.buckets[batch] for batch in to_come)
+        assert all(count == by_bucket[bucket] for bucket, count in enumerate(core.dispatch.to_come))
         for drafter in self.live:
             ours = [told.batch for told in (*self.fetching[drafter], *self.ready[drafter])]
             assert sorted(core.windows[drafter].holding(drafter)) == sorted(ours)

@@ -44,7 +44,7 @@ def check_tensors(path: Path, expected: Mapping[str, Tensor], key: str) -> None:
 
 
 def _unreadable(path: Path, key: str, error: Exception) -> PipelineError:
-    return PipelineError([Fault(key, str(path), f"must be a whole safetensors file ({error})")])
+    return PipelineError([Fault(key, str(path), f"must be a readable safetensors file: {error}")])
 
 
 def _misfits(

@@ -22,16 +22,16 @@ class Stopwatch:
         self._point()
 
     def seconds(self) -> dict[str, float]:
-        """Of each part, summed where it came more than once; waits for the device."""
+        """Of each part, however often it came; waits for the device."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
             taken = [a.elapsed_time(b) / 1e3 for a, b in pairwise(self._events)]
         else:
             taken = [b - a for a, b in pairwise(self._clock)]
-        found: dict[str, float] = {}
-        for name, seconds in zip(self._names, taken, strict=True):
-            found[name] = found.get(name, 0.0) + seconds
-        return found
+        parts = dict.fromkeys(self._names, 0.0)
+        for name, spent in zip(self._names, taken, strict=True):
+            parts[name] += spent
+        return parts
 
     def _point(self) -> None:
         if self._device.type == "cuda":

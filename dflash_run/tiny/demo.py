@@ -87,11 +87,11 @@ def _compare(file: Path, changes: list[str], summaries: dict[str, dict[str, Any]
 
 _NEXT: Final = f"""
 What to look at next
-  {_folder("2x2")}/summary.json           who was busy, who waited, and the verdict
-  {_folder("2x2")}/scalars.jsonl          loss and accepted length over the steps
-  {_folder("2x2")}/checkpoints/best       weights, optimizer, and the batches that are trained
-  dflash-sim replay {_folder("2x2")}      the dispatcher's decisions, taken again and compared
-  docs/training.md                resume on another topology, read the outputs"""
+  {_folder("2x2")}/summary.json        who was busy, who waited, and the verdict
+  {_folder("2x2")}/scalars.jsonl       loss and accepted length over the steps
+  {_folder("2x2")}/checkpoints/best    weights, optimizer, and the batches that are trained
+  dflash-sim replay {_folder("2x2")}   the dispatcher's decisions, taken again and compared
+  docs/training.md                  how to resume on another topology, and to read the outputs"""
 
 
 def main() -> None:

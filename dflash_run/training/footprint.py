@@ -2,8 +2,9 @@
 
 Counted from what the code keeps. Drafter: float32 weights, gradients and two moments (16 bytes a parameter), the
 bfloat16 copies that autocast keeps until the backward pass (2 bytes), embedding and head, the buffers of arrived
-batches, and the activations of one pass, listed below. Target: the layers up to the last tap, its slots, and one
-layer's states.
+batches, and the activations of one pass, listed below (turning by cosines and sines keeps nothing of its input).
+Target: the layers up to the last tap, its slots, and one layer's states. On an H200 (Qwen3-1.7B shape, 8 × 2,048
+tokens, 512 anchors, torch 2.11) a drafter allocated 40.09 GB at most against 40.08, a target 6.16 against 6.39.
 """
 
 from dataclasses import dataclass
@@ -65,9 +66,9 @@ def _pass_bytes(shape: DrafterShape, item: int, *, slots: int, context: int) -> 
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     layer = slots * (
         4 * h  # the residual stream into both norms, and out of them
-        + 6 * queries  # q as projected, normed, half-turned, turned; the attention's output, and that output by rows
+        + 4 * queries  # q as projected and as turned; the attention's output, and that output by rows
         + 4 * i  # gate, up, silu(gate), product
-    ) + (slots + context) * 5 * keys  # k as q without its output; v
+    ) + (slots + context) * 3 * keys  # k as projected and as turned; v
     around = 2 * context * h + 4 * slots * h  # fc's output and its norm; the last norm; slots asked, with their slope
     kept = item * (shape.layers * layer + around) + 4 * shape.layers * slots * shape.heads  # and log-sum-exps
     beside = max(2 * CHUNK_BYTES, item * slots * (3 * i + 2 * h))

@@ -66,7 +66,7 @@ class Replica:
     def micro_batch(self, batch: MicroBatch, passed: Callable[[str], None] | None = None) -> None:
         """Add a micro-batch's gradient and figures to `flat`. If it raises, `flat` is undefined: `drop` it.
 
-        `passed` is told each time when a forward pass is launched, and a backward pass.
+        `passed` is told when a forward pass is launched, and a backward pass.
         """
         for part in batch.split(self._samples):
             sums = self._objective.sums(self.drafter, part, epoch=batch.epoch)

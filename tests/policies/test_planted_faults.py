@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from test_explore import explore
+from exploring import explore
 from test_machine import random_setup, run
 
 from policies.builtin import Bucketed

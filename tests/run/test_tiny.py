@@ -1,10 +1,12 @@
 """The tiny training's target and data: made in seconds, the same every time, and fit for the pipeline beside them."""
 
+import json
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -15,7 +17,9 @@ from dflash_run.data.planning import plan_for_training  # noqa: E402
 from dflash_run.data.tokenizer import load_tokenizer, mask_token  # noqa: E402
 from dflash_run.model.config import target_config  # noqa: E402
 from dflash_run.model.target import TappedTarget  # noqa: E402
-from dflash_run.tiny.making import make_tiny  # noqa: E402
+from dflash_run.tiny.baselines import ACCEPTED, LOSS  # noqa: E402
+from dflash_run.tiny.demo import demo  # noqa: E402
+from dflash_run.tiny.making import is_made, make_tiny  # noqa: E402
 from dflash_run.tiny.sizes import SMALLEST  # noqa: E402
 from dflash_run.tiny.source import standard_library, windows  # noqa: E402
 from policies.loading import load  # noqa: E402
@@ -30,6 +34,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     shutil.copy(PIPELINE, folder)
     make_tiny(folder / "made", SMALLEST, told=lambda text: None)
+    assert is_made(folder / "made")
     return folder
 
 
@@ -47,6 +52,43 @@ def test_the_examples_pipeline_reads_what_was_made(made: Path) -> None:
     states = target.run(torch.from_numpy(batch.input_ids), torch.from_numpy(batch.lengths))
     assert states.shape == (*batch.input_ids.shape, target.width) and states.dtype == torch.float32
     assert 0 <= bigram_accepted_length(corpus, plan.train, plan.held_out, pipeline.model.block_size) <= 7
+
+
+def test_the_demo_trains_twice_and_sets_what_was_learnt_beside_a_bigram(
+    made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import dflash_run.training.command as command
+
+    calls: list[list[str]] = []
+
+    def train_file(file: Path, *, overrides: list[str], out: Path, **_: object) -> int:
+        calls.append(overrides)
+        figures = {ACCEPTED: 1.25 + len(calls), LOSS: 0.5}
+        summary = {"training": {"figures": figures}, "batches": {"trained": 7, "planned": 7}}
+        out.mkdir(parents=True)
+        (out / "summary.json").write_text(json.dumps(summary))
+        return 0
+
+    monkeypatch.setattr(command, "train_file", train_file)
+    monkeypatch.chdir(tmp_path)
+    demo(made / "pipeline.yaml", overrides=["model.taps=[0, 1]"])
+    assert [shape[:2] for shape in calls] == [[f"topology.targets={n}", f"topology.drafters={n}"] for n in (1, 2)]
+    said = capsys.readouterr()
+    rows = {line[:31].strip(): line.split() for line in said.out.splitlines()}
+    assert rows["trained 1 + 1, 7 of 7 batches"][-2:] == ["2.25", "0.50"]
+    assert rows["trained 2 + 2, 7 of 7 batches"][-2:] == ["3.25", "0.50"]
+    assert float(rows["untrained drafter"][-2]) < 0.5 < 3 < float(rows["untrained drafter"][-1])
+    assert 0 <= float(rows["bigram of the training samples"][-2]) <= 7
+    assert "runs/tiny-2x2/summary.json" in said.out and "are there" in said.err
+
+
+def test_the_demo_ends_where_a_training_does_not_end_well(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import dflash_run.training.command as command
+
+    monkeypatch.setattr(command, "train_file", lambda *_, **__: 130)
+    with pytest.raises(typer.Exit) as ended:
+        demo(made / "pipeline.yaml", overrides=["model.taps=[0, 1]"])
+    assert ended.value.exit_code == 130
 
 
 def test_the_same_seed_makes_the_same_data(made: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_every_misnamed_missing_and_misshapen_tensor_is_refused(tmp_path: Path) 
         read_exported(tmp_path, SHAPE)
     told = [str(fault) for fault in refused.value.faults]
     assert {fault.key for fault in refused.value.faults} == {"model.warm_start"} and len(told) == 4
-    for part in ("tensor norm.weight", "'model.norm.weight'", "[32, 63]", "torch.int64"):
+    for part in ("tensor norm.weight", "'model.norm.weight'", "[32, 63]", "I64"):
         assert sum(part in line for line in told) == 1
 
 

@@ -178,6 +178,11 @@ def test_an_output_folder_that_is_a_file_is_refused(refused: Refused, case: Path
     _only(refused("-o", str(case / "file.json")), "-o", "file.json", "folder")
 
 
+def test_a_prediction_without_timings_is_refused(refused: Refused, case: Path) -> None:
+    _only(refused("--predict", str(case / "nothing.json")), "nothing.json")
+    assert all("file.json" in line for line in refused("--predict", str(case / "file.json")))
+
+
 def test_a_training_needs_a_file_or_a_checkpoint(refused: Refused, case: Path) -> None:
     _only(refused(file=None), "FILE", "--resume")
     _only(refused("--resume", str(case / "nothing")), "--resume", "nothing", "checkpoints/step-")
