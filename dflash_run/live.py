@@ -39,7 +39,7 @@ def live_view(title: str, foresight: Foresight | None = None) -> Iterator[Callab
             return
         shown = time.monotonic()
         if foresight is not None and (warning := foresight.look(now)) is not None:
-            console.print(warning, style="yellow", highlight=False, markup=False)
+            console.print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
         if live is not None:
             live.update(view(title, now, run, figures or {}, foresight), refresh=True)
 

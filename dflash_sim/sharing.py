@@ -224,6 +224,7 @@ def composed(
     `devices`: each worker's, None where the file names none; `roles`: `target` or `drafter`. Two workers on one GPU
     take the pair measured on a GPU, all others the host's. Workers on the CPU use `threads` cores of it.
     """
+    _check(measured)
     host = float(measured.get("cores") or 0) or float("inf")
     cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
 
@@ -245,6 +246,18 @@ def composed(
     return Interference(
         factors=computing, copying=matrix(COPY), stepping=matrix(STEP), cores=cores, host_cores=host
     )
+
+
+def _check(measured: Mapping[str, Any]) -> None:
+    """Raises TimingsError: the mapping is free, but what is used of it must be usable."""
+    cores, pairs = measured.get("cores", 1), measured.get("pairs", [])
+    faults = []
+    if isinstance(cores, bool) or not isinstance(cores, (int, float)) or cores <= 0:
+        faults.append(f"interference.cores: {cores!r}: must be a number above 0; profile again")
+    if not isinstance(pairs, (list, tuple)):
+        faults.append(f"interference.pairs: {pairs!r}: must be a list; profile again")
+    if faults:
+        raise TimingsError(faults)
 
 
 def _pairs(measured: Mapping[str, Any], kind: str) -> dict[tuple[str, str, bool], float]:

@@ -43,10 +43,13 @@ class Case:
 
     def prepare(self, folder: Path) -> dict[str, Any]:
         """Write target and data into `folder`; returns the pipeline file's mapping."""
-        target, data = folder / f"target-{self.shape}", folder / f"{self.name}.jsonl"
+        target = folder / f"target-{self.shape}"
         write_target(target, self.shape)
         vocab = SHAPES[self.shape]["vocab_size"] - 10
-        write_tokens(data, self._lengths(), vocab=vocab, seed=1)
+        sizes = (vocab, self.samples, self.mean, self.sigma, self.longest, self.growth)
+        data = folder / f"tokens-{'-'.join(f'{each:g}' for each in sizes)}.jsonl"
+        if not data.exists():  # cases of the same data share it
+            write_tokens(data, self._lengths(), vocab=vocab, seed=1)
         model = {
             "name_or_path": str(target),
             "tokenizer": "bytes",
@@ -99,7 +102,7 @@ def _gpu(name: str, part: str, topology: dict[str, Any], **changes: Any) -> Case
         "model": {"block_size": 16, "drafter_layers": 5},
         "training": {"sync": sync, "anchors": anchors},
     }
-    sizes: dict[str, Any] = {"shape": "qwen3-0.6b", "samples": 6400, "mean": 900, "longest": 2048, "minutes": 4}
+    sizes: dict[str, Any] = {"shape": "qwen3-0.6b", "samples": 12_800, "mean": 900, "longest": 2048, "minutes": 4}
     return Case(name=name, part=part, gpus=gpus, file=file, **sizes | changes)
 
 
@@ -112,11 +115,11 @@ def _cases() -> Iterator[Case]:
     yield _gpu("gpu-1-1-one-card", "one-gpu", _topology(1, 1, "cuda:0"))
     drifting = {"growth": 2.0, "order": "given", "mean": 600, "end_limit": 0.05}
     yield _gpu("gpu-1-1-growing", "one-gpu", _topology(1, 1, "cuda:0"), **drifting)
-    for policy in ("round_robin", "rotating", "shared"):
-        yield _gpu(f"gpu-5-3-{policy}", "eight-gpus", _topology(5, 3), policy=policy, samples=25_600)
-    edges = [512, 1024]
-    yield _gpu("gpu-5-3-bucketed", "eight-gpus", _topology(5, 3), policy="bucketed", buckets=edges, samples=25_600)
-    yield _gpu("gpu-5-3-step", "eight-gpus", _topology(5, 3), sync="step", samples=25_600)
+    for part, policies in (("policies-a", ("round_robin", "rotating")), ("policies-b", ("shared", "bucketed"))):
+        for policy in policies:
+            edges = [512, 1024] if policy == "bucketed" else []
+            yield _gpu(f"gpu-5-3-{policy}", part, _topology(5, 3), policy=policy, buckets=edges, samples=25_600)
+    yield _gpu("gpu-5-3-step", "steps", _topology(5, 3), sync="step", samples=25_600)
 
 
 CASES: Final = tuple(_cases())

@@ -10,7 +10,11 @@ import numpy as np
 from dflash_run.training.forecast import FILE as PREDICTION
 from dflash_run.training.forecast import Forecast, foretold
 from dflash_run.validation.table import Limits, Row, rows
+from dflash_sim.fitting import fit_trace
 from dflash_sim.foresight import Timeline, end_of
+from dflash_sim.prediction import simulate
+from dflash_sim.prediction import summary_of as simulated_summary
+from dflash_sim.timings import MeasuredTimes
 from policies.batches import BatchPlan
 from policies.loading import from_mapping
 from reports.recorded import read_recorded
@@ -56,7 +60,16 @@ def plan_of_trace(trace: Trace) -> BatchPlan:
 
 def table_of(forecast: Forecast, measured: dict[str, Any], trace: Trace, limits: Limits) -> list[Row]:
     """The table of a prediction and the run that it was made for."""
-    return rows(forecast.summary, measured, foreseen_end(forecast, trace), limits)
+    return rows(forecast.summary, measured, foreseen_end(forecast, trace), own_rate(forecast, trace), limits)
+
+
+def own_rate(forecast: Forecast, trace: Trace) -> float:
+    """Throughput that the simulator gives with the run's own times: what is left of a difference is the model's."""
+    anchors = forecast.run.pipeline.training.anchors
+    measured = MeasuredTimes(fit_trace(trace), anchors=anchors)
+    run = simulate(forecast.run.pipeline, plan=forecast.run.plan, measured=measured)
+    rate: float = simulated_summary(run)["throughput"]["tokens_per_s"]
+    return rate
 
 
 def foreseen_end(forecast: Forecast, trace: Trace) -> float | None:

@@ -41,14 +41,23 @@ class Limits:
 
 
 def rows(
-    predicted: Mapping[str, Any], measured: Mapping[str, Any], foreseen_end: float | None, limits: Limits
+    predicted: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    foreseen_end: float | None,
+    own_rate: float | None,
+    limits: Limits,
 ) -> list[Row]:
-    """The table of two summaries. `foreseen_end`: the time to finish as foreseen after a tenth of the run."""
+    """The table of two summaries.
+
+    `foreseen_end`: the time to finish as foreseen after a tenth of the run. `own_rate`: the throughput that the
+    simulator gives with times fitted to the run itself.
+    """
     found = [
         _relative(name, predicted["throughput"][key], measured["throughput"][key], limits.rate, "tokens/s")
         for name, key in (("throughput", "tokens_per_s"), ("steady throughput", "steady_tokens_per_s"))
     ]
-    span = measured["makespan_s"]
+    rate, span = measured["throughput"]["tokens_per_s"], measured["makespan_s"]
+    found.append(_relative("throughput, by the run's own times", own_rate, rate, limits.rate, "tokens/s"))
     found.append(_relative("time to finish", predicted["makespan_s"], span, limits.rate, "s"))
     found.append(_relative("time to finish, after a tenth of the run", foreseen_end, span, limits.end, "s"))
     return [*found, *_shares(predicted, measured, limits.share), *_lanes(predicted, measured)]

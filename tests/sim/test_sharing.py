@@ -106,6 +106,12 @@ def test_what_the_load_of_cores_explains_is_not_counted_twice() -> None:
     assert found.factor(0, [1]) == pytest.approx(2.2) and found.factor(1, [0]) == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("broken", [{"cores": "many"}, {"cores": 0}, {"pairs": 3}])
+def test_interference_that_cannot_be_used_is_refused_by_its_key(broken: dict[str, Any]) -> None:
+    with pytest.raises(TimingsError, match=rf"interference\.{next(iter(broken))}"):
+        composed(broken, devices=["cpu"], roles=["target"])
+
+
 def test_a_broken_pair_is_refused_with_its_place() -> None:
     with pytest.raises(TimingsError, match=r"interference\.pairs\.0"):
         composed({"pairs": [{"a": "target"}]}, devices=["cpu"], roles=["target"])

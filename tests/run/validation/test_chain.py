@@ -49,6 +49,7 @@ def test_the_chain_keeps_profile_prediction_summary_trace_and_table(done: tuple[
     assert all(keys <= set(row) for row in table.values())
     # A processor that others use too may be half as fast at any time; orders of magnitude would be a fault of ours.
     assert abs(table["throughput"]["difference"]) < 1.0
+    assert abs(table["throughput, by the run's own times"]["difference"]) < 0.3
     assert table["time to finish, after a tenth of the run"]["predicted"] > 0
 
 
@@ -85,7 +86,7 @@ def test_differences_and_limits_are_in_the_same_measure() -> None:
          "workers": [worker], "lanes": [{"name": "shared", "capacity": 4, "mean": 1.0}]}
     b = {**a, "throughput": {"tokens_per_s": 100.0, "steady_tokens_per_s": 100.0},
          "workers": [{**worker, "busy_s": 4.0}], "lanes": [{"name": "shared", "capacity": 4, "mean": 2.0}]}
-    table = {row.quantity: row for row in rows(a, b, 9.0, Limits(rate=0.03, share=0.03, end=0.2))}
+    table = {row.quantity: row for row in rows(a, b, 9.0, 99.0, Limits(rate=0.03, share=0.03, end=0.2))}
     assert table["throughput"].difference == pytest.approx(0.1) and table["throughput"].holds is False
     assert table["target/0 busy"].difference == pytest.approx(0.1)
     assert table["shared mean depth"].difference == pytest.approx(-0.25)
@@ -97,11 +98,10 @@ def test_every_case_is_a_pipeline_and_fits_its_part(tmp_path: Path) -> None:
     assert len({case.name for case in CASES}) == len(CASES)
     parts: dict[str, float] = {}
     for case in CASES:
-        assert case.minutes <= 8
         parts[case.part] = parts.get(case.part, 0.0) + case.minutes
         small = replace(case, samples=3, shape="tiny")
         assert from_mapping(small.prepare(tmp_path)).name == case.name
-    assert set(parts) == set(PARTS)
+    assert set(parts) == set(PARTS) and max(parts.values()) <= 8  # minutes
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if (KEPT / case.name / "table.json").exists()], ids=str)
