@@ -54,6 +54,11 @@ class Attendance:
         if worker in self.present:
             self.present[worker] = time.monotonic()
 
+    def excuse(self, seconds: float) -> None:
+        """So long the launcher itself stood still (suspended, or on a busy machine): nobody was silent meanwhile."""
+        if seconds > TICK_S:
+            self.present = {worker: heard + seconds for worker, heard in self.present.items()}
+
     def strike(self, worker: Worker) -> None:
         """It is gone: it owes nothing."""
         del self.present[worker]

@@ -14,6 +14,7 @@ from dflash_sim.cli import (
     Out,
     Overrides,
     Seed,
+    check_outputs,
     console,
     described,
     guarded,
@@ -50,12 +51,13 @@ def rehearse_command(
     faults = []
     if driver not in CREWS:
         faults.append(Fault("--driver", driver, f"must be {' or '.join(CREWS)}"))
-    if not 0 < speedup < float("inf"):
-        faults.append(Fault("--speedup", speedup, "must be a number above 0"))
+    if not 1e-6 <= speedup < float("inf"):
+        faults.append(Fault("--speedup", speedup, "must be a number of at least 1e-6"))
     if faults:
         raise PipelineError(faults)
     pipeline = read(file, overrides, seed)
     folder = out if out is not None else Path("runs") / name_of(pipeline, file)
+    check_outputs(folder)
     title = f"{name_of(pipeline, file)}: {described(pipeline)}, {driver} × {speedup:g}"
     with live_view(title) as watch:
         run = rehearse(pipeline, folder, driver=driver, speedup=speedup, watch=watch)

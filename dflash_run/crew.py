@@ -208,13 +208,16 @@ class ProcessCrew:
         for worker in list(self._pipes):
             self.post(worker, Finish())
         until = time.monotonic() + _GRACE_S
-        for process in self._processes.values():
-            process.join(max(until - time.monotonic(), 0.0))
-            if process.is_alive():
-                process.kill()
-                process.join()
-        for pipe in self._pipes.values():
-            pipe.close()
+        try:
+            for process in self._processes.values():
+                process.join(max(until - time.monotonic(), 0.0))
+        finally:  # also after a second interrupt: who is stopped or stuck would keep this process for ever
+            for process in self._processes.values():
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+            for pipe in self._pipes.values():
+                pipe.close()
 
     def _exit_of(self, worker: Worker) -> str:
         process = self._processes[worker]

@@ -138,7 +138,9 @@ class Launcher:
     # The loop -------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
+        began = time.monotonic()
         said = self._crew.receive(self._patience())
+        self._people.excuse(time.monotonic() - began - TICK_S)
         self._now = self._clock()
         for worker, message in said:
             if self._dispatcher.ended is not None:
@@ -148,6 +150,8 @@ class Launcher:
                 self._hear(worker, message)
         if self._dispatcher.ended is None:
             self._look_after()
+        if not said and self._stands_still():
+            self._tell("stop", "deadlock")
         self._log.flush()
         if self._watch is not None:
             self._watch(self._now)
@@ -165,6 +169,12 @@ class Launcher:
         self._check_silence()
         if self._stopping is not None:
             self._stop(self._stopping[0])
+
+    def _stands_still(self) -> bool:
+        """Whether nobody has anything to do and nothing is awaited: then nothing will ever happen again."""
+        if self._dispatcher.ended is not None or self._load_at is not None or self._recovery.regrouping or self._late:
+            return False
+        return not any(self._has_work(worker) for worker in self._people.present)
 
     def _stop(self, reason: str) -> None:
         """End the run; where a checkpoint follows, the step that is being applied is waited for."""

@@ -1,7 +1,7 @@
 """Predict one pipeline: the plan, the dispatcher, the times and the observers of a simulated run, put together."""
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash_sim.folders import claimed
 from dflash_sim.service import ServiceTimes, service_times
 from dflash_sim.settings import setting_faults, settings_of
 from dflash_sim.sharing import interference_of
@@ -180,11 +181,15 @@ def memory_for(pipeline: Pipeline, dispatcher: Dispatcher, plan: BatchPlan) -> M
     )
 
 
-def trace_writer(folder: Path, kind: str, run: Run, every_s: float | None = None) -> "TraceWriter":
-    """A recorder of this run; a context manager. `every_s`: also flushed that often, for a run that may be killed."""
+@contextlib.contextmanager
+def trace_writer(folder: Path, kind: str, run: Run, every_s: float | None = None) -> "Iterator[TraceWriter]":
+    """A recorder of this run, to whom the folder belongs meanwhile.
+
+    `every_s`: also flushed that often, for a run that may be killed. Raises PipelineError where another run has it.
+    """
     from reports.tracewriter import TraceWriter  # pyarrow takes 40 MB and is needed for traces only
 
-    return TraceWriter(
+    with claimed(folder), TraceWriter(
         folder,
         kind=kind,
         targets=run.pipeline.topology.targets,
@@ -193,7 +198,8 @@ def trace_writer(folder: Path, kind: str, run: Run, every_s: float | None = None
         plan=run.plan,
         config=resolved(run.pipeline),
         every_s=every_s,
-    )
+    ) as writer:
+        yield writer
 
 
 def plan_of(pipeline: Pipeline) -> BatchPlan:

@@ -1,19 +1,20 @@
 """The workers' own records of a real run, joined with its trace on the batch.
 
+They lie in the folder `records` beside the trace: `target-0.csv` with lines `computed,17`, `drafter-1.csv` with
+`taken,17`.
 A launcher could tell a consistent story that never happened. So every worker writes down by itself what it computed or
 took, and each `offer` and `Deliver` of the trace must be matched by one line, and each line by one of them.
 """
 
 from collections import Counter
 from pathlib import Path
-from typing import Final
 
+from dflash_sim.folders import RECORDS
 from policies.effects import Assign, Deliver, End, Recall
-from policies.trace import Input
+from policies.trace import Input, TraceError
 from reports.tracefile import Trace
 
-RECORDS: Final = "records"
-"""Folder of the records beside a trace: `target-0.csv`, lines `computed,17`; `drafter-1.csv`, lines `taken,17`."""
+__all__ = ["RECORDS", "check_records"]
 
 Work = Counter[tuple[str, int]]
 """(worker, batch) → how often: a batch that was computed again counts again."""
@@ -24,7 +25,8 @@ def check_records(trace: Trace, folder: Path) -> list[str]:
 
     In a run that went to its end, every offer and every delivery has its line. A worker that was lost, and any worker
     of a run that was stopped early, may have done something that the launcher never heard of, or not have read its
-    last mail.
+    last mail. Where the trace was cut off the workers know more than it does. Raises TraceError for a file that
+    is no record.
     """
     least, most, recalled, lost = _told(trace)
     recorded = _recorded(folder)
@@ -35,6 +37,8 @@ def check_records(trace: Trace, folder: Path) -> list[str]:
         loose = stopped or worker in lost
         low = least[key] if loose or worker.startswith("target") else most[key] - recalled[key]
         high = most[key] if loose or worker.startswith("drafter") else least[key]
+        if not trace.complete:
+            high = max(high, recorded[key])
         if not low <= recorded[key] <= high:
             times = f"{low}" if low == high else f"{low} to {high}"
             faults.append(f"{worker}, batch {batch}: {times} by the trace, {recorded[key]} in the worker's own records")
@@ -76,8 +80,12 @@ def _recorded(folder: Path) -> Work:
     found: Work = Counter()
     for file in sorted(folder.glob("*.csv")):
         worker = file.stem.replace("-", "/")
-        for line in file.read_text(encoding="ascii").splitlines():
-            _, _, batch = line.partition(",")
-            if batch.isdecimal():
-                found[worker, int(batch)] += 1
+        did = "computed" if worker.startswith("target") else "taken"
+        lines = file.read_bytes().split(b"\n")
+        for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end was cut off by a kill
+            word, _, batch = line.partition(b",")
+            if word != did.encode() or not batch.isdigit():
+                wrong = f"line {number} is {line[:40]!r}, not `{did},` and a batch"
+                raise TraceError(file, wrong, "replay the run's folder as it was written")
+            found[worker, int(batch)] += 1
     return found

@@ -285,8 +285,12 @@ class _Examination:
             if self._left < 0:
                 return
         try:
-            feed = feed and _may_feed(self._policy, setup)
-            _examine(self._policy, _fitting(self._policy, setup, feed), feed, self._patience, choices, pace, trouble)
+            try:
+                feed = feed and _may_feed(self._policy, setup)
+                setup = _fitting(self._policy, setup, feed)
+            except (Exception, SystemExit):  # `_examine` meets it too, and says what it is
+                feed = False
+            _examine(self._policy, setup, feed, self._patience, choices, pace, trouble)
         except ConformanceError as error:
             self._failed[case] = error
             raise
@@ -316,6 +320,10 @@ def _examine(
         broken = str(error) or traceback.extract_tb(error.__traceback__)[-1].line
         what = f"the dispatcher lost its way under this policy: {broken}"
         raise ConformanceError(f"{what}\n{_told(setup, feed, trial)}") from error
+    except (Exception, SystemExit) as error:
+        what = f"the policy cannot be used: {type(error).__name__}: {error}"
+        rule = "rule: it is made without arguments, its layout is a Layout of LaneSpecs, and no method raises or exits"
+        raise ConformanceError(f"{what}\n{rule}\n{_told(setup, feed, trial)}") from error
 
 
 def _may_feed(policy: Factory, setup: Setup) -> bool:

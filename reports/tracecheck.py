@@ -71,15 +71,19 @@ def _bounds(header: Header, column: str) -> tuple[NDArray[np.int64], NDArray[np.
     """The least value of the column by kind, and the first that is too large."""
     low = np.full(len(KINDS), -_ANY, np.int64)
     high = np.full(len(KINDS), _ANY, np.int64)
+    used = np.zeros(len(KINDS), bool)
     limits = _limits(header)
     for code, kind in enumerate(KINDS):
         for field, name in zip(kind.fields, kind.columns, strict=True):
             if name == column:
+                used[code] = True
                 optional = kind.lists and field != "step" or (kind.name, column) in _OPTIONAL
                 low[code] = NONE if optional else 0
                 high[code] = _ANY if (kind.name, column) in _ELSEWHERE else limits[field]
         if kind.lists and column == "extra":
             low[code] = 0
+            used[code] = True
+    low[~used], high[~used] = NONE, NONE + 1
     return low, high
 
 
@@ -107,5 +111,6 @@ def _cut(events: Columns) -> Bad:
     kind, extra = events["kind"], events["extra"]
     more = np.isin(kind, [code for code, k in enumerate(KINDS) if k.lists]) & (extra > 0)
     follows = np.zeros(len(kind), np.bool_)
-    follows[:-1] = (kind[1:] == kind[:-1]) & (extra[1:] == extra[:-1] - 1)
+    step = events["step"]
+    follows[:-1] = (kind[1:] == kind[:-1]) & (extra[1:] == extra[:-1] - 1) & (step[1:] == step[:-1])
     return np.asarray(more & ~follows, np.bool_)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from policies.sections.fields import Flag, Number, Positive, PositiveNumber, Section, Size, one_of
+from policies.sections.fields import Flag, Number, Positive, Section, Size, allowed, one_of, real
 
 Staging = Annotated[Literal["host", "device"], one_of("host", "device")]
 
@@ -48,5 +48,5 @@ class Stop(Section):
     """Optimizer steps after which the run ends."""
     at_s: Number | None = None
     """Model seconds at which it ends; events at exactly that time still happen."""
-    watchdog_s: PositiveNumber = 600.0
+    watchdog_s: Annotated[float, allowed("a number >= 0.1", real(0.1))] = 600.0
     """Seconds without progress after which a real run is given up."""

@@ -1,0 +1,39 @@
+"""A run's folder belongs to one run at a time, and nothing of an earlier one is taken for its own."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from policies.faults import Fault, PipelineError
+
+LOCK: Final = ".lock"
+RECORDS: Final = "records"
+"""Folder of the workers' own records beside a trace (see `records`)."""
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """While it lasts no other run may write into the folder; records of an earlier run are removed.
+
+    The claim ends with the process, however that ends. Raises PipelineError where another run has it.
+    """
+    try:
+        import fcntl
+    except ImportError:  # not on this system: two runs into one folder go unnoticed
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = folder / LOCK
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            rule = "must be a folder that no other run writes into: one does at this moment"
+            raise PipelineError([Fault("-o", str(folder), rule, "wait for it, or give another folder")]) from None
+        shutil.rmtree(folder / RECORDS, ignore_errors=True)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
