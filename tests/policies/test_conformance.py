@@ -354,3 +354,29 @@ def test_a_refused_batch_that_comes_back_may_go_to_a_lane_that_reach_no_longer_n
     ):  # fmt: skip
         trial.do(action)
     assert trial.world.place[1] == HELD
+
+
+class _NoLayout(Shared):
+    def layout(self, shape: Shape) -> Layout:
+        return None  # type: ignore[return-value]
+
+
+class _TextCapacity(Shared):
+    def layout(self, shape: Shape) -> Layout:
+        return Layout(lanes=(LaneSpec(name="all", capacity="3"),))  # type: ignore[arg-type]
+
+
+class _Exits(Shared):
+    def put(self, producer: int, batch: int, view: View) -> int:
+        raise SystemExit
+
+
+class _NeedsAnArgument(Shared):
+    def __init__(self, depth: int) -> None:
+        self.depth = depth
+
+
+@pytest.mark.parametrize("policy", [_NoLayout, _TextCapacity, _Exits, _NeedsAnArgument])
+def test_a_policy_that_cannot_be_used_at_all_fails_as_any_other_does(policy: type[Policy]) -> None:
+    with pytest.raises(ConformanceError):
+        conformance_test(policy)()
