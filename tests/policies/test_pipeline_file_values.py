@@ -72,9 +72,13 @@ def test_a_number_must_be_finite_and_in_range(key: str, value: str) -> None:
     assert key in [fault.key for fault in found]
 
 
-@pytest.mark.parametrize(
-    "key", ["timings.target.tokens_per_second", "training.learning_rate", "stop.watchdog_s"]
-)
+@pytest.mark.parametrize("value", [0, 0.001])
+def test_a_watchdog_must_leave_workers_the_time_to_speak(value: float) -> None:
+    fault = next(fault for fault in faults_of(nested("stop.watchdog_s", value)))
+    assert fault.key == "stop.watchdog_s" and "a number >= 0.1" in fault.rule
+
+
+@pytest.mark.parametrize("key", ["timings.target.tokens_per_second", "training.learning_rate"])
 def test_a_rate_must_not_be_zero(key: str) -> None:
     fault = next(fault for fault in faults_of(nested(key, 0)) if fault.key == key)
     assert "a number > 0" in fault.rule
