@@ -15,12 +15,12 @@ demo-train: .venv/run
 test: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m ''
+	$(BIN)/python -m pytest -n auto --dist loadfile -m ''
 
 # Every interleaving of small pipelines and of the stop protocols, with the states of each; takes long.
 explore: .venv/dev

@@ -99,9 +99,10 @@ def test_an_array_of_anything_but_lengths_is_refused(tmp_path, array):
         read_lengths(tmp_path / "l.npy")
 
 
-def test_a_missing_file_is_refused_with_its_path(tmp_path):
+def test_a_missing_file_is_refused_with_its_path(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a long path is shortened in the message
     with pytest.raises(BatchPlanError, match=r"none\.txt.*No such file"):
-        read_lengths(tmp_path / "none.txt")
+        read_lengths("none.txt")
     with pytest.raises(BatchPlanError, match="readable file"):
         read_lengths(tmp_path)
 
