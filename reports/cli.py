@@ -13,6 +13,7 @@ from rich.table import Table as Grid
 from policies.faults import ABSENT, Fault, PipelineError
 from reports.commands import COMPLETE, console, guarded
 from reports.difference import difference_json, difference_tables, difference_text
+from reports.outcome import contradictions, verdict_text
 from reports.runs import Given, Run, load_given
 from reports.summary import to_json, versions
 from reports.tables import Table, shown
@@ -160,13 +161,13 @@ def _export(runs: Sequence[Run], out: Path) -> list[str]:
 
 def _say(run: Run) -> None:
     rate = run.summary["throughput"]["steady_tokens_per_s"]
-    said = f"{run.name}: {ktok(rate) + ' steady; ' if rate is not None else ''}{run.summary['verdict']['text']}"
+    said = f"{run.name}: {ktok(rate) + ' steady; ' if rate is not None else ''}{verdict_text(run.summary)}"
     console().print(said, highlight=False, markup=False)
     _say_missing(run)
 
 
 def _say_missing(run: Run) -> None:
-    for line in run.missing:
+    for line in [*contradictions(run), *run.missing]:
         console().print(f"{run.name}: {line}", highlight=False, markup=False)
 
 

@@ -25,7 +25,7 @@ from reports.draw.style import (
 )
 from reports.flow import EtaHistory, Rate
 from reports.levels import Level
-from reports.table import duration, size
+from reports.table import counted, duration, size
 from reports.verdict import ktok
 
 _BINS: Final = 300
@@ -97,9 +97,9 @@ def throughput(key: str, name: str, rate: Rate, summary: Mapping[str, Any]) -> P
         key=key,
         title="Throughput over time",
         alt=f"{name}: {said}; warm-up until {duration(start)}." if start is not None else f"{name}: {said}.",
-        caption=f"Tokens trained in {len(rate.tokens_per_s)} stretches, each from one commit to that {rate.instants} "
-        "instants later. The steady rate leaves out the shaded warm-up, and what was trained after the last batch had "
-        "been given out.",
+        caption=f"Tokens trained in {counted(len(rate.tokens_per_s), 'stretch', 'stretches')}, each from one commit to "
+        f"that {rate.instants} instants later. The steady rate leaves out the shaded warm-up, and what was trained "
+        "after the last batch had been given out.",
         figure=figure,
     )
 

@@ -7,6 +7,7 @@ from reports.compared import pair_of, prediction_table, runs_table
 from reports.difference import difference_tables, difference_text
 from reports.draw import changes, comparing
 from reports.moved import moved, pace_of_summary
+from reports.outcome import contradictions, verdict_text
 from reports.page.book import Book
 from reports.page.elements import Child, Markup, details, tag
 from reports.page.firstscreen import first_screen
@@ -48,8 +49,9 @@ def build_difference(before: Run, after: Run, folder: Path) -> Path:
     plates = [changes.factors(changed, before.name, after.name), comparing.roles([before, after])]
     plates += [plate for plate in (comparing.overlay([before, after]),) if plate is not None]
     tables = [book.table(table) for table in difference_tables(before, after)]
-    verdicts = [tag("li", tag("strong", run.name), " ", run.summary["verdict"]["text"]) for run in (before, after)]
-    missing = [tag("li", f"{run.name}: {line}") for run in (before, after) for line in run.missing]
+    verdicts = [tag("li", tag("strong", run.name), " ", verdict_text(run.summary)) for run in (before, after)]
+    lines = [(run.name, line) for run in (before, after) for line in (*contradictions(run), *run.missing)]
+    missing = [tag("li", f"{name}: {line}") for name, line in lines]
     parts: list[Child] = [
         tag("p", tag("strong", "What moved "), difference_text(before, after), class_="verdict"),
         tag("ul", *verdicts),

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from reports.outcome import contradictions, ended, ledger_sentence, ledger_verdict, verdict_text, waits
 from reports.page.elements import Child, Markup, joined, tag
 from reports.runs import Run
 from reports.summary import is_incomplete
 from reports.summaryfile import section
-from reports.table import duration
-from reports.tables import not_produced
+from reports.table import counted, duration
 from reports.verdict import ktok
 from reports.whatif import Answer
 
@@ -19,9 +19,9 @@ _WORTH: Final = 0.005
 def first_screen(run: Run, answers: Sequence[Answer] | None) -> Markup:
     """What a reader must know; `answers`: what changes would bring, None where nobody asked."""
     summary = run.summary
-    cards = tag("ul", _rate(summary), _end(summary), _change(summary, answers), _ledger(summary), class_="cards")
-    verdict = tag("p", tag("strong", "Verdict "), summary["verdict"]["text"], class_="verdict")
-    return joined([tag("p", described(summary), class_="lead"), verdict, cards, *_waiting(summary), *_missing(run)])
+    cards = tag("ul", _rate(summary), _end(summary), _change(summary, answers), _ledger(run), class_="cards")
+    verdict = tag("p", tag("strong", "Verdict "), verdict_text(summary), class_="verdict")
+    return joined([tag("p", described(summary), class_="lead"), verdict, cards, *_wrong(summary), *_missing(run)])
 
 
 def described(summary: Mapping[str, Any]) -> str:
@@ -32,29 +32,6 @@ def described(summary: Mapping[str, Any]) -> str:
     training = section(summary["config"], "training")
     sync = f", sync {training['sync']}, accumulate {training.get('accumulate', 1)}" if "sync" in training else ""
     return f"{summary['kind']}: {sides}, {summary['policy']}{sync}; {ended(summary)}"
-
-
-def ended(summary: Mapping[str, Any]) -> str:
-    """How it ended, in words."""
-    words = {
-        "data_exhausted": "all data trained",
-        "max_steps": "stopped at its number of steps",
-        "at_s": "stopped at its time",
-        "interrupted": "interrupted",
-        "deadlock": "hung: nothing could happen any more",
-        "worker_lost": "ended because all workers of a role were lost",
-        "watchdog": "given up by the watchdog",
-    }
-    return words.get(summary["stop_reason"], str(summary["stop_reason"]))
-
-
-def ledger_sentence(summary: Mapping[str, Any]) -> str:
-    """Whether anything was lost, with the ledger's numbers."""
-    batches = summary["batches"]
-    parts = [f"{batches['trained']:,} trained"]
-    parts += [f"{batches[place]:,} {name}" for place, name in (("queued", "queued"), ("in_flight", "in flight"))]
-    parts += [f"{batches['lost']:,} lost", f"{not_produced(batches):,} not yet produced"]
-    return f"{batches['planned']:,} planned = {' + '.join(parts)} batches"
 
 
 def _card(what: str, value: Child, *more: Child, tone: str = "") -> Markup:
@@ -79,7 +56,7 @@ def _end(summary: Mapping[str, Any]) -> Markup:
     interval = summary["eta_ci95"]
     bounds = f"95 %: {duration(interval[0])} … {duration(interval[1])}" if interval else ""
     if summary["stop_reason"] == "data_exhausted":
-        return _card("Time for all data", took, bounds, f"{summary['optimizer_steps']:,} optimizer steps")
+        return _card("Time for all data", took, bounds, counted(summary["optimizer_steps"], "optimizer step"))
     if summary["eta_s"] is None:
         return _card("Time for all data", "unknown", f"ended after {took}: {ended(summary)}")
     left = f"ended after {took}; {duration(summary['eta_remaining_s'])} would remain"
@@ -108,26 +85,23 @@ def _gain(gain: float) -> str:
     return "±0 %" if abs(gain) < _WORTH / 5 else f"{gain:+.1%}"
 
 
-def _ledger(summary: Mapping[str, Any]) -> Markup:
-    lost = summary["batches"]["lost"]
-    value = f"{lost:,} batches lost" if lost else "Nothing was lost"
-    return _card("Ledger", value, ledger_sentence(summary), tone="bad" if lost else "good")
+def _ledger(run: Run) -> Markup:
+    value, tone = ledger_verdict(run)
+    return _card("Ledger", value, ledger_sentence(run.summary), tone=tone)
 
 
-def _waiting(summary: Mapping[str, Any]) -> list[Markup]:
+def _wrong(summary: Mapping[str, Any]) -> list[Markup]:
     lines = [*summary["failures"]]
     if is_incomplete(summary):
-        lines.insert(0, f"The run is incomplete: {ended(summary)}.")
-        lines += [
-            f"{each['worker']} waits for {each['what']}, since t = {duration(each['since_s'])}"
-            for each in summary["waiting"]
-        ]
+        lines = [f"The run is incomplete: {ended(summary)}.", *lines, *waits(summary)]
     lines += [f"over the limit: {text}" for text in summary["memory"]["over"]]
     return [_list("What went wrong", lines)] if lines else []
 
 
 def _missing(run: Run) -> list[Markup]:
-    return [_list("What is missing in this report", run.missing)] if run.missing else []
+    wrong = contradictions(run)
+    title = "What is missing in this report" + (", and what contradicts itself" if wrong else "")
+    return [_list(title, [*wrong, *run.missing])] if wrong or run.missing else []
 
 
 def _list(title: str, lines: Sequence[str]) -> Markup:
