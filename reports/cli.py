@@ -55,7 +55,8 @@ def report(
     given = load_given(runs)
     if not given.runs and given.plan is None:
         raise PipelineError([Fault("RUN", ABSENT, "nothing to report: the comparisons given hold no run")])
-    asked = _ask(given) if what_if > 0 else {}
+    unasked: dict[str, str] = {}
+    asked = _ask(given, what_if, unasked)
     from reports.page.build import build  # matplotlib and pandas load slowly; the questions run meanwhile
 
     traces = _export(given.runs, out) if perfetto else []
@@ -63,7 +64,8 @@ def report(
     for run in given.runs:
         if run.name in asked and (why := asked[run.name].why):
             run.missing.append(f"simulations of changes: {why}")
-    page = build(given, out, answers, traces)
+            unasked[run.name] = f"not all was simulated: {why}"
+    page = build(given, out, answers, traces, unasked)
     for run in given.runs:
         _say(run)
     _wrote(page)
@@ -133,13 +135,20 @@ def _check_folder(folder: Path) -> None:
         raise PipelineError([Fault("-o", str(folder), rule)]) from error
 
 
-def _ask(given: Given) -> dict[str, Questions]:
-    """Start the simulations of what changes would bring, for a run that stands alone."""
-    if len(given.runs) != 1:
-        return {}
-    (run,) = given.runs
-    question = question_of(run)
-    return {} if question is None else {run.name: Questions(question, policies=not run.summary["alternatives"])}
+def _ask(given: Given, seconds: float, unasked: dict[str, str]) -> dict[str, Questions]:
+    """Start the simulations of what changes would bring, for a run that stands alone; `unasked` gets why not."""
+    why: list[str] = []
+    if seconds <= 0:
+        why.append("--what-if 0")
+    elif len(given.runs) != 1:
+        why.append("several runs: report on one alone")
+    else:
+        (run,) = given.runs
+        question = question_of(run, why)
+        if question is not None:
+            return {run.name: Questions(question, policies=not run.summary["alternatives"])}
+    unasked.update((run.name, f"nothing was simulated: {'; '.join(why)}") for run in given.runs)
+    return {}
 
 
 def _export(runs: Sequence[Run], out: Path) -> list[str]:

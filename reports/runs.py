@@ -39,7 +39,7 @@ class Run:
     missing: list[str] = field(default_factory=list)
     """What is not there or cannot be used, a sentence each."""
     gain: float | None = None
-    """Against the first policy of a comparison."""
+    """Against the policy of the compared file."""
     gain_ci95: Sequence[float] | None = None
     gain_over: str = ""
     """The policy that the gain is measured against."""

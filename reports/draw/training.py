@@ -51,9 +51,12 @@ def learning(key: str, name: str, scalars: Samples) -> Plate | None:
                 continue
             thinned |= len(steps) > _POINTS
             label = "held out" if each.startswith("held_out") else "training"
-            style: Any = {"marker": "o", "markersize": 4} if number else {"marker": "." if len(steps) < 60 else ""}
+            gaps = bool(np.isnan(values).any())  # what stands alone between two gaps is no line
+            style: Any = {"marker": "." if len(steps) < 60 or gaps else ""}
+            if number:
+                style = {"marker": "o", "markersize": 4}
             axis.plot(*thin(steps, values), color=colour(number), linestyle=dash(number), label=label, **style)
-            said.append(f"{each.replace('_', ' ')} from {values[0]:.3g} to {values[-1]:.3g}")
+            said.append(_course(each.replace("_", " "), values))
         axis.set_title(what)
         axis.set_ylabel(_UNITS.get(what, "loss"))
         axis.grid(axis="y")
@@ -114,12 +117,21 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
 
 
 def thin(x: F64, values: F64, most: int = _POINTS) -> tuple[F64, F64]:
-    """The series itself, or the means of `most` groups of neighbours."""
+    """The series itself, or the means of `most` groups of neighbours; a group that holds a NaN is a gap."""
     if len(x) <= most:
         return x, values
     edges = np.linspace(0, len(x), most + 1).astype(np.int64)
     sizes = np.diff(edges)
     return _means(x, edges, sizes), _means(values, edges, sizes)
+
+
+def _course(what: str, values: F64) -> str:
+    """The first and the last known value, in words."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return f"{what} never finite"
+    gaps = len(values) - len(known)
+    return f"{what} from {known[0]:.3g} to {known[-1]:.3g}" + (f", not finite {gaps} times" if gaps else "")
 
 
 def _means(values: F64, edges: "Sequence[int] | NDArray[np.int64]", sizes: NDArray[np.int64]) -> F64:

@@ -18,10 +18,17 @@ from reports.tables import versions_table
 from reports.whatif import Answer
 
 
-def build(given: Given, folder: Path, answers: Mapping[str, Sequence[Answer]], perfetto: Sequence[str] = ()) -> Path:
+def build(
+    given: Given,
+    folder: Path,
+    answers: Mapping[str, Sequence[Answer]],
+    perfetto: Sequence[str] = (),
+    unasked: Mapping[str, str] | None = None,
+) -> Path:
     """Write the report into the folder; returns the page.
 
-    `answers`: what changes would bring, by run. `perfetto`: files for ui.perfetto.dev that lie in the folder.
+    `answers`: what changes would bring, by run; `unasked`: why some were not simulated, by run. `perfetto`: files for
+    ui.perfetto.dev that lie in the folder.
     """
     book, runs = Book(folder), given.runs
     sections: list[Child] = []
@@ -33,7 +40,7 @@ def build(given: Given, folder: Path, answers: Mapping[str, Sequence[Answer]], p
         sections.append(_plan(book, given.plan))
         links.append(("Plan", "plan"))
     for run in runs:
-        sections.append(_run(book, run, answers.get(run.name), alone=len(runs) == 1))
+        sections.append(_run(book, run, answers.get(run.name), (unasked or {}).get(run.name, ""), alone=len(runs) == 1))
         links.append((run.name, key(run, "run")))
     if perfetto:
         files = [tag("li", tag("a", name, href=name)) for name in perfetto]
@@ -62,11 +69,11 @@ def build_difference(before: Run, after: Run, folder: Path) -> Path:
     return book.page(f"dflash report: {after.name} against {before.name}", [tag("section", *parts)])
 
 
-def _run(book: Book, run: Run, answers: Sequence[Answer] | None, *, alone: bool) -> Markup:
+def _run(book: Book, run: Run, answers: Sequence[Answer] | None, why: str, *, alone: bool) -> Markup:
     """Everything about one run; figures come first, since they may find that something is missing."""
     grid = book.grid(figures_of(run))
     tables = [book.table(table) for table in tables_of(run)]
-    parts: list[Child] = [tag("h2", run.name), first_screen(run, answers)]
+    parts: list[Child] = [tag("h2", run.name), first_screen(run, answers, why)]
     parts += [grid if alone else details("Figures of this run", grid), details("Tables of this run", *tables)]
     return tag("section", *parts, id=key(run, "run"))
 

@@ -16,10 +16,13 @@ _WORTH: Final = 0.005
 """A smaller gain is none."""
 
 
-def first_screen(run: Run, answers: Sequence[Answer] | None) -> Markup:
-    """What a reader must know; `answers`: what changes would bring, None where nobody asked."""
+def first_screen(run: Run, answers: Sequence[Answer] | None, why: str = "") -> Markup:
+    """What a reader must know.
+
+    `answers`: what changes would bring, None where nobody asked; `why`: why some or all of them are not there.
+    """
     summary = run.summary
-    cards = tag("ul", _rate(summary), _end(summary), _change(summary, answers), _ledger(run), class_="cards")
+    cards = tag("ul", _rate(summary), _end(summary), _change(summary, answers, why), _ledger(run), class_="cards")
     verdict = tag("p", tag("strong", "Verdict "), verdict_text(summary), class_="verdict")
     return joined([tag("p", described(summary), class_="lead"), verdict, cards, *_wrong(summary), *_missing(run)])
 
@@ -63,22 +66,36 @@ def _end(summary: Mapping[str, Any]) -> Markup:
     return _card("Time for all data, estimated", duration(summary["eta_s"]), bounds or "no interval", left)
 
 
-def _change(summary: Mapping[str, Any], answers: Sequence[Answer] | None) -> Markup:
+def _change(summary: Mapping[str, Any], answers: Sequence[Answer] | None, why: str) -> Markup:
     """The best change that costs nothing, else the best that needs another device."""
-    found = list(answers or ()) + [
+    compared = [
         Answer(f"policy {each['policy']}", each["tokens_per_s"], each["gain"], free=True)
         for each in summary["alternatives"]
     ]
+    found = [*(answers or ()), *compared]
     if not found:
-        late = "no simulation of a change came to an end in time"
-        why = "nothing was simulated: report on this run alone" if answers is None else late
-        return _card("What to change", "see the verdict", why)
+        late = "no simulation of a change gave an answer"
+        return _card("What to change", "see the verdict", why or ("nothing was simulated" if answers is None else late))
     helps = [answer for answer in found if answer.gain >= _WORTH]
     helps.sort(key=lambda answer: (not answer.free, -answer.gain))
     rest = sorted((answer for answer in found if answer not in helps[:1]), key=lambda answer: -answer.gain)
     others = "; ".join(f"{answer.change} {_gain(answer.gain)}" for answer in rest[:4])
-    value = f"{helps[0].change}: {helps[0].gain:+.1%}" if helps else "Nothing that was tried helps"
-    return _card("What to change", value, others, "from quick simulations of this run's file")
+    value = f"{helps[0].change}: {helps[0].gain:+.1%}" if helps else _nothing_helps(found)
+    source = "from quick simulations of this run's file" if answers else "from the run's own comparison of policies"
+    more = [source]
+    if any(worker["lost"] for worker in summary["workers"]):
+        more.append("they assume that all workers live; in this run some were lost: the verdict may say otherwise")
+    return _card("What to change", value, others, *more, why)
+
+
+def _nothing_helps(found: Sequence[Answer]) -> str:
+    """What was tried in vain."""
+    policies = sum(answer.free for answer in found)
+    tried = [counted(policies, "other policy", "other policies")] if policies else []
+    tried += [answer.change for answer in found if not answer.free]
+    if len(tried) == 1:
+        return f"None of {tried[0]} helps" if policies > 1 else f"{tried[0]} would not help"
+    return f"Nothing that was tried helps: {', '.join(tried)}"
 
 
 def _gain(gain: float) -> str:
