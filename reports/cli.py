@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from policies.faults import ABSENT, Fault, PipelineError
+from policies.trace import TraceError
 from reports.commands import COMPLETE, console, guarded
 from reports.difference import difference_json, difference_tables, difference_text
 from reports.outcome import contradictions, verdict_text
@@ -153,7 +154,6 @@ def _ask(given: Given, seconds: float, unasked: dict[str, str]) -> dict[str, Que
 
 def _export(runs: Sequence[Run], out: Path) -> list[str]:
     """The traces as Chrome JSON; their names within the folder."""
-    from reports.page.elements import anchor
     from reports.perfetto import export_perfetto
     from reports.tracefile import read_trace
 
@@ -161,9 +161,13 @@ def _export(runs: Sequence[Run], out: Path) -> list[str]:
     for run in runs:
         if run.recorded is None:
             continue
-        name = f"perfetto/{anchor(run.name)}.json"
+        name = f"perfetto/{run.slug}.json"
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        export_perfetto(read_trace(run.path), out / name)
+        try:
+            export_perfetto(read_trace(run.path), out / name)
+        except TraceError as error:
+            run.missing.append(f"no trace for ui.perfetto.dev: {error}")
+            continue
         found.append(name)
     return found
 

@@ -5,7 +5,7 @@ figures; a missing summary is made again from the trace. Only where neither can 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from policies.trace import TraceError
 from reports.recorded import Recorded, read_recorded
 from reports.remade import summary_of
 from reports.sampled import Samples, read_devices, read_scalars
+from reports.slugs import Slugs
 from reports.summaryfile import FILE, checked_comparison, checked_summary, read_json
 from reports.tracelayout import FILE as TRACE
 from reports.tracelayout import PARTS
@@ -27,6 +28,8 @@ class Run:
     """One run of a report."""
 
     name: str
+    slug: str = "run"
+    """The name as an id and a file's name; no two runs of a report have the same."""
     path: Path
     summary: dict[str, Any]
     """As the contract names it, with defaults for what an older version lacks."""
@@ -82,7 +85,10 @@ def _load(path: Path) -> Given:
     document = None
     if path.is_file() or (path / FILE).is_file():
         file = path if path.is_file() else path / FILE
-        document = _read(file)
+        try:
+            document = _read(file)
+        except PipelineError as error:
+            return _without_summary(file, error)
         if "candidates" in document:
             return Given(runs=[], plan=_plan(file, document))
         if document.get("kind") == "comparison":
@@ -98,17 +104,31 @@ def _of_summary(path: Path, document: Mapping[str, Any]) -> Run:
     return Run(name=path.stem, path=path, summary=checked_summary(document, path), missing=missing)
 
 
-def _of_folder(folder: Path, document: Mapping[str, Any] | None) -> Run:
+def _without_summary(file: Path, error: PipelineError) -> Given:
+    """The run of a damaged summary from the trace beside it; raises the error where there is none that can be used."""
+    if file.name != FILE:
+        raise error
+    said = "; ".join(str(fault) for fault in error.faults)
+    try:
+        return Given(runs=[_of_folder(file.parent, None, f"{FILE} cannot be used ({said})")])
+    except PipelineError:
+        raise error from None
+
+
+def _of_folder(folder: Path, document: Mapping[str, Any] | None, damage: str = f"{FILE} is missing") -> Run:
     missing: list[str] = []
     recorded = _trace(folder, missing)
     if document is not None:
-        summary = checked_summary(document, folder / FILE)
+        try:
+            summary = checked_summary(document, folder / FILE)
+        except PipelineError as error:
+            return _without_summary(folder / FILE, error).runs[0]
         if recorded is not None and (why := _of_another_run(summary, recorded)):
             missing.append(f"the trace is of another run than {FILE} ({why}): figures over time are left out")
             recorded = None
     elif recorded is not None:
         summary = checked_summary(summary_of(recorded), recorded.path)
-        missing.append(f"{FILE} is missing: its figures were computed again from the trace; memory is left out")
+        missing.append(f"{damage}: its figures were computed again from the trace; memory is left out")
     else:
         raise _fault(folder, "; ".join(missing) or f"holds neither {FILE} nor {TRACE}", "give a run's folder")
     scalars, devices = read_scalars(folder, missing), read_devices(folder, missing)
@@ -124,7 +144,7 @@ def _trace(folder: Path, missing: list[str]) -> Recorded | None:
         missing.append(f"no {TRACE}: figures over time are left out (simulations keep one with --trace)")
         return None
     try:
-        recorded = read_recorded(folder)
+        recorded = read_recorded(folder, missing)
     except (TraceError, OSError) as error:
         missing.append(f"the trace cannot be used: {error}")
         return None
@@ -183,12 +203,14 @@ def _fault(path: Path, rule: str, remedy: str = "") -> PipelineError:
 
 
 def _named_apart(runs: list[Run]) -> list[Run]:
-    """Runs of one name are told apart by their folders, else by a number."""
-    seen: dict[str, int] = {}
+    """Runs of one name are told apart by a number; each gets a slug of its own."""
+    slugs, names, given = Slugs(), set[str](), {run.name for run in runs}
     found = []
     for run in runs:
-        seen[run.name] = seen.get(run.name, 0) + 1
-        if seen[run.name] > 1:
-            run = Run(**{**vars(run), "name": f"{run.name} ({seen[run.name]})"})
-        found.append(run)
+        name, number = run.name, 1
+        while name in names or (number > 1 and name in given):
+            number += 1
+            name = f"{run.name} ({number})"
+        names.add(name)
+        found.append(replace(run, name=name, slug=slugs.of(name)))
     return found

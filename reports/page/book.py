@@ -7,6 +7,7 @@ from typing import Final
 from reports.draw.style import Plate, render
 from reports.page.csvfiles import csv_of
 from reports.page.elements import Child, Markup, details, document, figure_of, joined, table_of, tag
+from reports.page.manifest import replace_earlier
 from reports.page.zoom import Zoom, zoom_element, zoom_script
 from reports.summary import versions, write_bytes
 from reports.tables import Table
@@ -19,9 +20,11 @@ TABLES: Final = "tables"
 class Book:
     """One report in one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, more: Iterable[str] = ()) -> None:
+        """`more`: files of this report that lie in the folder already."""
         self.folder = folder
         self._zooms = False
+        self._made = set(more)
 
     def grid(self, figures: Iterable[Plate | Zoom]) -> Markup:
         """The figures, two in a row; details folded away after the others of their kind."""
@@ -44,10 +47,14 @@ class Book:
         main = tag("main", *sections, id="main")
         body = joined([_header(title, list(links)), main, _footer()])
         self.write(PAGE, document(title, body, [zoom_script()] if self._zooms else []).encode())
+        replace_earlier(self.folder, self._made)
         return self.folder / PAGE
 
     def write(self, name: str, content: bytes) -> None:
-        """A file that a reader never sees a part of."""
+        """A file that a reader never sees a part of; no two have one name."""
+        if name in self._made:
+            raise ValueError(f"two parts of the report are called {name}")
+        self._made.add(name)
         write_bytes(self.folder / name, content)
 
     def _figures(self, figures: Iterable[Plate | Zoom]) -> Iterator[Markup]:

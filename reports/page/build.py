@@ -30,7 +30,7 @@ def build(
     `answers`: what changes would bring, by run; `unasked`: why some were not simulated, by run. `perfetto`: files for
     ui.perfetto.dev that lie in the folder.
     """
-    book, runs = Book(folder), given.runs
+    book, runs = Book(folder, perfetto), given.runs
     sections: list[Child] = []
     links = []
     if len(runs) > 1:

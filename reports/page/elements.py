@@ -1,6 +1,5 @@
 """HTML, safely: everything that comes from files is escaped here, once."""
 
-import re
 from base64 import b64encode
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,11 +45,6 @@ def tag(name: str, *children: Child, **attributes: str | None) -> Markup:
 
 def joined(parts: Iterable[Child]) -> Markup:
     return Markup("".join(map(text_of, parts)))
-
-
-def anchor(*parts: str) -> str:
-    """A name that may stand in an id and in a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-") or "part"
 
 
 def table_of(table: Table) -> Markup:

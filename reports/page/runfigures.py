@@ -8,7 +8,6 @@ from reports.draw.style import Plate
 from reports.durations import durations, step_seconds
 from reports.flow import Commits, commits, eta_history, rate_over_time
 from reports.levels import lane_levels, memory_levels
-from reports.page.elements import anchor
 from reports.page.zoom import Zoom, zoom_of
 from reports.recorded import Recorded
 from reports.runs import Run
@@ -49,7 +48,7 @@ def tables_of(run: Run) -> list[Table]:
 
 def key(run: Run, what: str) -> str:
     """The name of a figure or table of this run."""
-    return anchor(run.name, what)
+    return f"{run.slug}-{what}"
 
 
 class _Traced:
