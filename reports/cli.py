@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from policies.faults import ABSENT, Fault, PipelineError
+from policies.faults import ABSENT, Fault, PipelineError, one_line
 from policies.trace import TraceError
 from reports.commands import COMPLETE, console, guarded
 from reports.difference import difference_json, difference_tables, difference_text
@@ -103,8 +103,8 @@ def diff(
 
 
 def _print_difference(first: Run, second: Run) -> None:
-    console().print(f"[bold]{escape(second.name)} against {escape(first.name)}[/bold]")
-    console().print(difference_text(first, second), highlight=False, markup=False)
+    console().print(f"[bold]{escape(one_line(second.name))} against {escape(one_line(first.name))}[/bold]")
+    console().print(one_line(difference_text(first, second)), highlight=False, markup=False)
     for table in difference_tables(first, second):
         _print_table(table)
     for run in (first, second):
@@ -175,28 +175,29 @@ def _export(runs: Sequence[Run], out: Path) -> list[str]:
 def _say(run: Run) -> None:
     rate = run.summary["throughput"]["steady_tokens_per_s"]
     said = f"{run.name}: {ktok(rate) + ' steady; ' if rate is not None else ''}{verdict_text(run.summary)}"
-    console().print(said, highlight=False, markup=False)
+    console().print(one_line(said), highlight=False, markup=False)
     _say_missing(run)
 
 
 def _say_missing(run: Run) -> None:
     for line in [*contradictions(run), *run.missing]:
-        console().print(f"{run.name}: {line}", highlight=False, markup=False)
+        console().print(one_line(f"{run.name}: {line}"), highlight=False, markup=False)
 
 
 def _wrote(page: Path) -> None:
-    console().print(f"wrote {page}", highlight=False, soft_wrap=True, markup=False)
+    console().print(one_line(f"wrote {page}"), highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_table(table: Table) -> None:
     out = console()
-    out.print(f"\n[bold]{escape(table.title)}[/bold]{'' if table.rows else ': ' + escape(table.note)}", highlight=False)
+    note = "" if table.rows else f": {escape(one_line(table.note))}"
+    out.print(f"\n[bold]{escape(one_line(table.title))}[/bold]{note}", highlight=False)
     if not table.rows:
         return
     grid = Grid(box=None, pad_edge=False, header_style="dim")
     for number, column in enumerate(table.columns):
         numeric = all(not isinstance(row[number], str) for row in table.rows)
-        grid.add_column(escape(column), justify="right" if numeric else "left", overflow="fold")
+        grid.add_column(escape(one_line(column)), justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
-        grid.add_row(*(escape(shown(value)) for value in row))
+        grid.add_row(*(escape(one_line(shown(value))) for value in row))
     out.print(grid)

@@ -39,6 +39,8 @@ class Run:
     """Loss and the like over a training."""
     devices: Samples | None = None
     """Utilisation of the devices over time."""
+    remade: bool = False
+    """Whether the summary was computed again from the trace."""
     missing: list[str] = field(default_factory=list)
     """What is not there or cannot be used, a sentence each."""
     gain: float | None = None
@@ -54,7 +56,7 @@ class Given:
 
     runs: list[Run]
     plan: Mapping[str, Any] | None = None
-    """The answer of `dflash-sim plan`, if one was given."""
+    """A plan with its candidates, if one was given."""
     outcome: str | None = None
     """Who wins, where a comparison was given."""
 
@@ -134,7 +136,14 @@ def _of_folder(folder: Path, document: Mapping[str, Any] | None, damage: str = f
     scalars, devices = read_scalars(folder, missing), read_devices(folder, missing)
     name = folder.resolve().name
     return Run(
-        name=name, path=folder, summary=summary, recorded=recorded, scalars=scalars, devices=devices, missing=missing
+        name=name,
+        path=folder,
+        summary=summary,
+        recorded=recorded,
+        scalars=scalars,
+        devices=devices,
+        remade=document is None,
+        missing=missing,
     )
 
 
@@ -187,7 +196,7 @@ def _comparison(path: Path, document: Mapping[str, Any]) -> Given:
 def _plan(path: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:
     candidates = document["candidates"]
     if not isinstance(candidates, list) or not all(isinstance(each, dict) for each in candidates):
-        raise _fault(path, "must hold a list of candidates", "run `dflash-sim plan` again")
+        raise _fault(path, "must hold a list of candidates", "give the JSON of a plan as it was written")
     return document
 
 

@@ -86,9 +86,11 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
     axes = axes_of(figure, 1 + memory, sharex=True)
     end_s = max(float(sampled[f"utilization/{device}"][0].max(initial=0.0)) for device in found)
     seconds, unit = time_unit(end_s)
-    said = []
+    said, over = [], False
     for number, device in enumerate(found):
         times, values = sampled[f"utilization/{device}"]
+        over |= bool((values > 1).any())
+        values = np.clip(values, 0.0, 1.0)
         mean = float(values.mean())
         line: Any = {"color": colour(number), "linestyle": dash(number), "linewidth": 1.2}
         shown_s, shown = thin(times, values, _SAMPLES)
@@ -105,13 +107,14 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
         axes[1].set_ylabel(f"memory [{sign}]")
     axes[-1].set_xlabel(f"time [{unit}]")
     legend_below(figure, axes[0], 2)
+    clipped = " Samples above 100 % are clipped to it." if over else ""
     few = f" The first {_DEVICES} of {len(known)} devices are shown." if len(known) > _DEVICES else ""
     return Plate(
         key=key,
         title="Devices",
         alt=f"{name}: mean utilisation {', '.join(said)}.",
         caption=f"From devices.jsonl, drawn by the means of at most {_SAMPLES} groups of samples. A device may be busy "
-        f"and still wait: the workers' bars say what for.{few}",
+        f"and still wait: the workers' bars say what for.{few}{clipped}",
         figure=figure,
     )
 

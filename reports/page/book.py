@@ -42,10 +42,12 @@ class Book:
         self.write(f"{TABLES}/{table.key}.csv", csv_of(table).encode())
         return table_of(table)
 
-    def page(self, title: str, sections: Iterable[Child], links: Iterable[tuple[str, str]] = ()) -> Path:
-        """Write the page; `links` are (name, anchor) of its sections."""
+    def page(
+        self, title: str, sections: Iterable[Child], links: Iterable[tuple[str, str]] = (), kinds: Iterable[str] = ()
+    ) -> Path:
+        """Write the page; `links` are (name, anchor) of its sections, `kinds` those of its runs."""
         main = tag("main", *sections, id="main")
-        body = joined([_header(title, list(links)), main, _footer()])
+        body = joined([_header(title, list(links)), main, _footer(set(kinds))])
         self.write(PAGE, document(title, body, [zoom_script()] if self._zooms else []).encode())
         replace_earlier(self.folder, self._made)
         return self.folder / PAGE
@@ -78,11 +80,21 @@ class Book:
 def _header(title: str, links: list[tuple[str, str]]) -> Markup:
     parts: list[Child] = [tag("h1", title)]
     if len(links) > 1:
-        items = (tag("li", tag("a", name, href=f"#{anchor}")) for name, anchor in links)
+        items = (tag("li", tag("a", tag("bdi", name), href=f"#{anchor}")) for name, anchor in links)
         parts.append(tag("nav", tag("ul", *items), aria_label="Parts of this report"))
     return tag("header", *parts)
 
 
-def _footer() -> Markup:
+def _footer(kinds: set[str]) -> Markup:
     made = ", ".join(f"{package} {version}" for package, version in versions().items())
-    return tag("footer", tag("p", f"Made by dflash-report with {made}. Times are model seconds of the run."))
+    return tag("footer", tag("p", f"Made by dflash-report with {made}.{_times(kinds)}"))
+
+
+def _times(kinds: set[str]) -> str:
+    """What a second is: of the model in simulations and rehearsals, of the clock in trainings."""
+    modelled = kinds & {"simulation", "rehearsal"}
+    if not modelled:
+        return " Times are seconds of the clock." if kinds else ""
+    if modelled == kinds:
+        return " Times are model seconds of the run."
+    return f" Times of a {' or a '.join(sorted(modelled))} are model seconds, those of others seconds of the clock."

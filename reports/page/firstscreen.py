@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from reports.outcome import contradictions, ended, ledger_sentence, ledger_verdict, verdict_text, waits
-from reports.page.elements import Child, Markup, joined, tag
+from reports.page.elements import Markup, coded, joined, tag
 from reports.runs import Run
 from reports.summary import is_incomplete
 from reports.summaryfile import section
@@ -23,7 +23,7 @@ def first_screen(run: Run, answers: Sequence[Answer] | None, why: str = "") -> M
     """
     summary = run.summary
     cards = tag("ul", _rate(summary), _end(summary), _change(summary, answers, why), _ledger(run), class_="cards")
-    verdict = tag("p", tag("strong", "Verdict "), verdict_text(summary), class_="verdict")
+    verdict = tag("p", tag("strong", "Verdict "), coded(verdict_text(summary)), class_="verdict")
     return joined([tag("p", described(summary), class_="lead"), verdict, cards, *_wrong(summary), *_missing(run)])
 
 
@@ -37,9 +37,10 @@ def described(summary: Mapping[str, Any]) -> str:
     return f"{summary['kind']}: {sides}, {summary['policy']}{sync}; {ended(summary)}"
 
 
-def _card(what: str, value: Child, *more: Child, tone: str = "") -> Markup:
-    lines = [tag("span", line, class_="more") for line in more if line]
-    return tag("li", tag("span", what, class_="what"), tag("span", value, class_=f"value {tone}".strip()), *lines)
+def _card(what: str, value: str, *more: str, tone: str = "") -> Markup:
+    lines = [tag("span", coded(line), class_="more") for line in more if line]
+    shown = tag("span", coded(value), class_=f"value {tone}".strip())
+    return tag("li", tag("span", what, class_="what"), shown, *lines)
 
 
 def _rate(summary: Mapping[str, Any]) -> Markup:
@@ -122,5 +123,5 @@ def _missing(run: Run) -> list[Markup]:
 
 
 def _list(title: str, lines: Sequence[str]) -> Markup:
-    items = joined(tag("li", line) for line in lines)
+    items = joined(tag("li", coded(line)) for line in lines)
     return tag("div", tag("strong", title), tag("ul", items), class_="missing")

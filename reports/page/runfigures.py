@@ -22,7 +22,8 @@ Figures = Iterator[Plate | Zoom]
 def figures_of(run: Run) -> Figures:
     """The figures, in the order in which they are shown."""
     if run.summary["workers"] and run.summary["makespan_s"] > 0:
-        yield workers.worker_bars(key(run, "workers"), run.name, run.summary["workers"])
+        source = "Counted from the trace." if run.remade else "From the summary."
+        yield workers.worker_bars(key(run, "workers"), run.name, run.summary["workers"], source)
     if len(run.summary["balance"]["batches"]) > 1 and sum(run.summary["balance"]["batches"]) > 0:
         yield workers.balance(key(run, "balance"), run.name, run.summary["balance"])
     if run.recorded is not None and run.recorded.end_s > 0:
