@@ -63,6 +63,10 @@ def _end(summary: Mapping[str, Any]) -> Markup:
         return _card("Time for all data", took, bounds, counted(summary["optimizer_steps"], "optimizer step"))
     if summary["eta_s"] is None:
         return _card("Time for all data", "unknown", f"ended after {took}: {ended(summary)}")
+    if is_incomplete(summary):
+        rest = duration(summary["eta_remaining_s"])
+        pace = f"at its pace until then, {rest} more would have been needed"
+        return _card("Time for all data", "it did not get there", f"ended after {took}: {ended(summary)}", pace)
     left = f"ended after {took}; {duration(summary['eta_remaining_s'])} would remain"
     return _card("Time for all data, estimated", duration(summary["eta_s"]), bounds or "no interval", left)
 
@@ -84,7 +88,10 @@ def _change(summary: Mapping[str, Any], answers: Sequence[Answer] | None, why: s
     value = f"{helps[0].change}: {helps[0].gain:+.1%}" if helps else _nothing_helps(found)
     source = "from quick simulations of this run's file" if answers else "from the run's own comparison of policies"
     more = [source]
-    if any(worker["lost"] for worker in summary["workers"]):
+    lost = any(worker["lost"] for worker in summary["workers"])
+    if not lost and (is_incomplete(summary) or summary["failures"]):
+        more.append("they assume that nothing fails, as it did in this run")
+    if lost:
         more.append("they assume that all workers live; in this run some were lost: the verdict may say otherwise")
     return _card("What to change", value, others, *more, why)
 

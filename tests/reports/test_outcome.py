@@ -80,6 +80,7 @@ def test_a_deadlocks_verdict_says_who_waits_for_what(tmp_path: Path) -> None:
     assert text.startswith("deadlock: nothing could happen any more; ") and " waits for " in text
     assert "too short" not in text and not green(run) and "Nothing was lost" not in screen(run)
     assert re.search(r"Stuck: .* not yet produced", screen(run))
+    assert "it did not get there" in screen(run) and "would remain" not in screen(run)
 
 
 def test_many_waiting_workers_are_counted_and_not_all_named(run: Run) -> None:
