@@ -1,12 +1,14 @@
 """How a run ended and whether its ledger closes, in words; what the first screen and the command say of both."""
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
 
 from policies.ledger import TRAINED
 from reports.counted import places_of
+from reports.recorded import Recorded
 from reports.runs import Run
 from reports.summary import INCOMPLETE
 from reports.table import counted, duration
@@ -118,14 +120,19 @@ def _against_trace(run: Run) -> list[str]:
     """The trace's own counts of what was trained, held against the summary's."""
     if run.recorded is None:
         return []
-    trained = np.frombuffer(places_of(run.recorded), np.uint8) == TRAINED
-    counts = {"batches": int(trained.sum()), "tokens": int(run.recorded.plan["tokens"][trained].sum())}
     found = []
-    for unit, count in counts.items():
+    for unit, count in zip(("batches", "tokens"), _trained(run.recorded), strict=True):
         said = run.summary[unit]["trained"]
         if count > said or (count != said and run.recorded.complete):
             found.append(f"the trace counts {count:,} trained {unit}, the summary says {said:,}")
     return found
+
+
+@lru_cache(maxsize=4)
+def _trained(recorded: Recorded) -> tuple[int, int]:
+    """Batches and tokens that the trace says were trained; asked for several times, and costly for a week's run."""
+    trained = np.frombuffer(places_of(recorded), np.uint8) == TRAINED
+    return int(trained.sum()), int(recorded.plan["tokens"][trained].sum())
 
 
 def waits(summary: Mapping[str, Any]) -> list[str]:
