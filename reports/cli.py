@@ -10,9 +10,11 @@ import typer
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from policies.faults import ABSENT, Fault, PipelineError
+from policies.faults import ABSENT, Fault, PipelineError, one_line
+from policies.trace import TraceError
 from reports.commands import COMPLETE, console, guarded
 from reports.difference import difference_json, difference_tables, difference_text
+from reports.outcome import contradictions, verdict_text
 from reports.runs import Given, Run, load_given
 from reports.summary import to_json, versions
 from reports.tables import Table, shown
@@ -54,7 +56,8 @@ def report(
     given = load_given(runs)
     if not given.runs and given.plan is None:
         raise PipelineError([Fault("RUN", ABSENT, "nothing to report: the comparisons given hold no run")])
-    asked = _ask(given) if what_if > 0 else {}
+    unasked: dict[str, str] = {}
+    asked = _ask(given, what_if, unasked)
     from reports.page.build import build  # matplotlib and pandas load slowly; the questions run meanwhile
 
     traces = _export(given.runs, out) if perfetto else []
@@ -62,7 +65,8 @@ def report(
     for run in given.runs:
         if run.name in asked and (why := asked[run.name].why):
             run.missing.append(f"simulations of changes: {why}")
-    page = build(given, out, answers, traces)
+            unasked[run.name] = f"not all was simulated: {why}"
+    page = build(given, out, answers, traces, unasked)
     for run in given.runs:
         _say(run)
     _wrote(page)
@@ -99,8 +103,8 @@ def diff(
 
 
 def _print_difference(first: Run, second: Run) -> None:
-    console().print(f"[bold]{escape(second.name)} against {escape(first.name)}[/bold]")
-    console().print(difference_text(first, second), highlight=False, markup=False)
+    console().print(f"[bold]{escape(one_line(second.name))} against {escape(one_line(first.name))}[/bold]")
+    console().print(one_line(difference_text(first, second)), highlight=False, markup=False)
     for table in difference_tables(first, second):
         _print_table(table)
     for run in (first, second):
@@ -132,18 +136,24 @@ def _check_folder(folder: Path) -> None:
         raise PipelineError([Fault("-o", str(folder), rule)]) from error
 
 
-def _ask(given: Given) -> dict[str, Questions]:
-    """Start the simulations of what changes would bring, for a run that stands alone."""
-    if len(given.runs) != 1:
-        return {}
-    (run,) = given.runs
-    question = question_of(run)
-    return {} if question is None else {run.name: Questions(question, policies=not run.summary["alternatives"])}
+def _ask(given: Given, seconds: float, unasked: dict[str, str]) -> dict[str, Questions]:
+    """Start the simulations of what changes would bring, for a run that stands alone; `unasked` gets why not."""
+    why: list[str] = []
+    if seconds <= 0:
+        why.append("--what-if 0")
+    elif len(given.runs) != 1:
+        why.append("several runs: report on one alone")
+    else:
+        (run,) = given.runs
+        question = question_of(run, why)
+        if question is not None:
+            return {run.name: Questions(question, policies=not run.summary["alternatives"])}
+    unasked.update((run.name, f"nothing was simulated: {'; '.join(why)}") for run in given.runs)
+    return {}
 
 
 def _export(runs: Sequence[Run], out: Path) -> list[str]:
     """The traces as Chrome JSON; their names within the folder."""
-    from reports.page.elements import anchor
     from reports.perfetto import export_perfetto
     from reports.tracefile import read_trace
 
@@ -151,38 +161,43 @@ def _export(runs: Sequence[Run], out: Path) -> list[str]:
     for run in runs:
         if run.recorded is None:
             continue
-        name = f"perfetto/{anchor(run.name)}.json"
+        name = f"perfetto/{run.slug}.json"
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        export_perfetto(read_trace(run.path), out / name)
+        try:
+            export_perfetto(read_trace(run.path), out / name)
+        except TraceError as error:
+            run.missing.append(f"no trace for ui.perfetto.dev: {error}")
+            continue
         found.append(name)
     return found
 
 
 def _say(run: Run) -> None:
     rate = run.summary["throughput"]["steady_tokens_per_s"]
-    said = f"{run.name}: {ktok(rate) + ' steady; ' if rate is not None else ''}{run.summary['verdict']['text']}"
-    console().print(said, highlight=False, markup=False)
+    said = f"{run.name}: {ktok(rate) + ' steady; ' if rate is not None else ''}{verdict_text(run.summary)}"
+    console().print(one_line(said), highlight=False, markup=False)
     _say_missing(run)
 
 
 def _say_missing(run: Run) -> None:
-    for line in run.missing:
-        console().print(f"{run.name}: {line}", highlight=False, markup=False)
+    for line in [*contradictions(run), *run.missing]:
+        console().print(one_line(f"{run.name}: {line}"), highlight=False, markup=False)
 
 
 def _wrote(page: Path) -> None:
-    console().print(f"wrote {page}", highlight=False, soft_wrap=True, markup=False)
+    console().print(one_line(f"wrote {page}"), highlight=False, soft_wrap=True, markup=False)
 
 
 def _print_table(table: Table) -> None:
     out = console()
-    out.print(f"\n[bold]{escape(table.title)}[/bold]{'' if table.rows else ': ' + escape(table.note)}", highlight=False)
+    note = "" if table.rows else f": {escape(one_line(table.note))}"
+    out.print(f"\n[bold]{escape(one_line(table.title))}[/bold]{note}", highlight=False)
     if not table.rows:
         return
     grid = Grid(box=None, pad_edge=False, header_style="dim")
     for number, column in enumerate(table.columns):
         numeric = all(not isinstance(row[number], str) for row in table.rows)
-        grid.add_column(escape(column), justify="right" if numeric else "left", overflow="fold")
+        grid.add_column(escape(one_line(column)), justify="right" if numeric else "left", overflow="fold")
     for row in table.rows:
-        grid.add_row(*(escape(shown(value)) for value in row))
+        grid.add_row(*(escape(one_line(shown(value))) for value in row))
     out.print(grid)

@@ -31,7 +31,9 @@ def runs_table(runs: Sequence[Run]) -> Table:
         "run", "kind", "policy", "rate [tokens/s]", "95 % from", "to", "gain [%]", "paired 95 % from", "to ",
         "makespan [s]", "targets blocked [%]", "drafters starved [%]", "host peak [B]", "verdict",
     )  # fmt: skip
-    note = "Rate: steady, or over the whole run where no steady rate is known. Gain: against the comparison's first."
+    note = "Rate: steady, or over the whole run where no steady rate is known."
+    if bases := sorted({run.gain_over for run in runs if run.gain is not None and run.gain_over}):
+        note += f" Gain: against {' or '.join(bases)}, the policy of the compared file."
     return Table(key="compare-runs", title="Runs side by side", columns=columns, rows=tuple(rows), note=note)
 
 

@@ -44,7 +44,7 @@ def metrics_of_columns(recorded: Recorded) -> Metrics:
     metrics.to_assign = header.planned - len(assigned) + len(recorded.rows("recompute"))
     if metrics.to_assign == 0 and len(assigned):
         metrics.fed_at = float(recorded.time_s[assigned[-1]])
-    metrics.place = _places(recorded)
+    metrics.place = places_of(recorded)
     metrics.trained_by = _trained_by(recorded)
     metrics.max_outstanding = _most_outstanding(recorded)
     metrics.loader_busy, metrics.loaded_tokens = _loader(recorded)
@@ -88,7 +88,7 @@ def _fill_steps(metrics: Metrics, recorded: Recorded) -> None:
     metrics.bucket_sum = int(done.buckets.sum())
 
 
-def _places(recorded: Recorded) -> bytearray:
+def places_of(recorded: Recorded) -> bytearray:
     """The place where each batch was left by its last event."""
     rows = recorded.rows(*_PLACES)
     rows = rows[recorded.batch[rows] >= 0]

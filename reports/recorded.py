@@ -70,12 +70,15 @@ class Recorded:
         return np.flatnonzero(wanted[self.kind])
 
 
-def read_recorded(path: str | os.PathLike[str]) -> Recorded:
+def read_recorded(path: str | os.PathLike[str], left_out: list[str] | None = None) -> Recorded:
     """The trace at `path`: a trace.parquet, a run's folder, or the parts that a killed run left.
 
+    Of parts, those before the first that cannot be read are used, where `left_out` is there to get the reason.
     Raises TraceError for a file that is missing, damaged, cut, or not a trace.
     """
     files = files_of(Path(path))
+    if left_out is not None:
+        files = _intact(files, left_out)
     header, groups = _header(files), []
     if max(header.targets, header.drafters, len(header.lanes)) > _MOST:
         raise TraceError(files[0], f"more than {_MOST} workers or lanes", "figures cannot show so many")
@@ -99,6 +102,22 @@ def read_recorded(path: str | os.PathLike[str]) -> Recorded:
     pa.default_memory_pool().release_unused()
     numbers = {column: plan[column] for column in PLAN_COLUMNS}
     return Recorded(path=files[0], header=header, complete=complete, end_s=end_s, plan=numbers, **joined)
+
+
+def _intact(files: list[Path], left_out: list[str]) -> list[Path]:
+    """The parts before the first that a kill or a full disk cut; all, where already the first one cannot be read."""
+    for number, file in enumerate(files):
+        try:
+            source = pq.ParquetFile(file, page_checksum_verification=True)
+            for group in range(source.num_row_groups if number == len(files) - 1 else 0):
+                source.read_row_group(group)
+        except UNREADABLE as error:
+            if number == 0:
+                return files
+            after = f" and the {len(files) - number - 1} after it" if number + 1 < len(files) else ""
+            left_out.append(f"part {file.name} of the trace{after} is left out: {_damaged(file, error)}")
+            return files[:number]
+    return files
 
 
 def _header(files: Sequence[Path]) -> Header:

@@ -5,7 +5,7 @@ figures; a missing summary is made again from the trace. Only where neither can 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from policies.trace import TraceError
 from reports.recorded import Recorded, read_recorded
 from reports.remade import summary_of
 from reports.sampled import Samples, read_devices, read_scalars
+from reports.slugs import Slugs
 from reports.summaryfile import FILE, checked_comparison, checked_summary, read_json
 from reports.tracelayout import FILE as TRACE
 from reports.tracelayout import PARTS
@@ -27,6 +28,8 @@ class Run:
     """One run of a report."""
 
     name: str
+    slug: str = "run"
+    """The name as an id and a file's name; no two runs of a report have the same."""
     path: Path
     summary: dict[str, Any]
     """As the contract names it, with defaults for what an older version lacks."""
@@ -36,10 +39,12 @@ class Run:
     """Loss and the like over a training."""
     devices: Samples | None = None
     """Utilisation of the devices over time."""
+    remade: bool = False
+    """Whether the summary was computed again from the trace."""
     missing: list[str] = field(default_factory=list)
     """What is not there or cannot be used, a sentence each."""
     gain: float | None = None
-    """Against the first policy of a comparison."""
+    """Against the policy of the compared file."""
     gain_ci95: Sequence[float] | None = None
     gain_over: str = ""
     """The policy that the gain is measured against."""
@@ -51,7 +56,7 @@ class Given:
 
     runs: list[Run]
     plan: Mapping[str, Any] | None = None
-    """The answer of `dflash-sim plan`, if one was given."""
+    """A plan with its candidates, if one was given."""
     outcome: str | None = None
     """Who wins, where a comparison was given."""
 
@@ -82,7 +87,10 @@ def _load(path: Path) -> Given:
     document = None
     if path.is_file() or (path / FILE).is_file():
         file = path if path.is_file() else path / FILE
-        document = _read(file)
+        try:
+            document = _read(file)
+        except PipelineError as error:
+            return _without_summary(file, error)
         if "candidates" in document:
             return Given(runs=[], plan=_plan(file, document))
         if document.get("kind") == "comparison":
@@ -98,23 +106,44 @@ def _of_summary(path: Path, document: Mapping[str, Any]) -> Run:
     return Run(name=path.stem, path=path, summary=checked_summary(document, path), missing=missing)
 
 
-def _of_folder(folder: Path, document: Mapping[str, Any] | None) -> Run:
+def _without_summary(file: Path, error: PipelineError) -> Given:
+    """The run of a damaged summary from the trace beside it; raises the error where there is none that can be used."""
+    if file.name != FILE:
+        raise error
+    said = "; ".join(str(fault) for fault in error.faults)
+    try:
+        return Given(runs=[_of_folder(file.parent, None, f"{FILE} cannot be used ({said})")])
+    except PipelineError:
+        raise error from None
+
+
+def _of_folder(folder: Path, document: Mapping[str, Any] | None, damage: str = f"{FILE} is missing") -> Run:
     missing: list[str] = []
     recorded = _trace(folder, missing)
     if document is not None:
-        summary = checked_summary(document, folder / FILE)
+        try:
+            summary = checked_summary(document, folder / FILE)
+        except PipelineError as error:
+            return _without_summary(folder / FILE, error).runs[0]
         if recorded is not None and (why := _of_another_run(summary, recorded)):
             missing.append(f"the trace is of another run than {FILE} ({why}): figures over time are left out")
             recorded = None
     elif recorded is not None:
         summary = checked_summary(summary_of(recorded), recorded.path)
-        missing.append(f"{FILE} is missing: its figures were computed again from the trace; memory is left out")
+        missing.append(f"{damage}: its figures were computed again from the trace; memory is left out")
     else:
         raise _fault(folder, "; ".join(missing) or f"holds neither {FILE} nor {TRACE}", "give a run's folder")
     scalars, devices = read_scalars(folder, missing), read_devices(folder, missing)
     name = folder.resolve().name
     return Run(
-        name=name, path=folder, summary=summary, recorded=recorded, scalars=scalars, devices=devices, missing=missing
+        name=name,
+        path=folder,
+        summary=summary,
+        recorded=recorded,
+        scalars=scalars,
+        devices=devices,
+        remade=document is None,
+        missing=missing,
     )
 
 
@@ -124,7 +153,7 @@ def _trace(folder: Path, missing: list[str]) -> Recorded | None:
         missing.append(f"no {TRACE}: figures over time are left out (simulations keep one with --trace)")
         return None
     try:
-        recorded = read_recorded(folder)
+        recorded = read_recorded(folder, missing)
     except (TraceError, OSError) as error:
         missing.append(f"the trace cannot be used: {error}")
         return None
@@ -167,7 +196,7 @@ def _comparison(path: Path, document: Mapping[str, Any]) -> Given:
 def _plan(path: Path, document: Mapping[str, Any]) -> Mapping[str, Any]:
     candidates = document["candidates"]
     if not isinstance(candidates, list) or not all(isinstance(each, dict) for each in candidates):
-        raise _fault(path, "must hold a list of candidates", "run `dflash-sim plan` again")
+        raise _fault(path, "must hold a list of candidates", "give the JSON of a plan as it was written")
     return document
 
 
@@ -183,12 +212,14 @@ def _fault(path: Path, rule: str, remedy: str = "") -> PipelineError:
 
 
 def _named_apart(runs: list[Run]) -> list[Run]:
-    """Runs of one name are told apart by their folders, else by a number."""
-    seen: dict[str, int] = {}
+    """Runs of one name are told apart by a number; each gets a slug of its own."""
+    slugs, names, given = Slugs(), set[str](), {run.name for run in runs}
     found = []
     for run in runs:
-        seen[run.name] = seen.get(run.name, 0) + 1
-        if seen[run.name] > 1:
-            run = Run(**{**vars(run), "name": f"{run.name} ({seen[run.name]})"})
-        found.append(run)
+        name, number = run.name, 1
+        while name in names or (number > 1 and name in given):
+            number += 1
+            name = f"{run.name} ({number})"
+        names.add(name)
+        found.append(replace(run, name=name, slug=slugs.of(name)))
     return found

@@ -18,11 +18,16 @@ F64 = NDArray[np.float64]
 
 SCALARS: Final = "scalars.jsonl"
 DEVICES: Final = "devices.jsonl"
+_NAMED: Final = 8
+"""Steps that a sentence names."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Series by name: (x, values), each float64, in order of x; x are steps of scalars and seconds of devices."""
+    """Series by name: (x, values), each float64, in order of x; x are steps of scalars and seconds of devices.
+
+    A value that is no finite number is NaN, so that curves have a gap there.
+    """
 
     series: dict[str, tuple[F64, F64]]
 
@@ -41,9 +46,30 @@ def read_scalars(folder: Path, missing: list[str]) -> Samples | None:
         if not is_finite(line.get("step")):
             continue
         for name, value in line.items():
-            if name != "step" and is_finite(value):
-                found.setdefault(str(name), []).append((float(line["step"]), float(value)))
-    return _samples(found)
+            if name != "step" and (is_finite(value) or _is_gap(value)):
+                known = float(value) if is_finite(value) else np.nan
+                found.setdefault(str(name), []).append((float(line["step"]), known))
+    series = _samples(found)
+    missing += _gaps(series)
+    return series
+
+
+def _is_gap(value: object) -> bool:
+    """Whether a number should stand here: a trainer writes null for one that is not finite."""
+    return value is None or isinstance(value, float)
+
+
+def _gaps(samples: Samples) -> list[str]:
+    """The steps at which a series has no finite value, a sentence for each series."""
+    said = []
+    for name, (steps, values) in samples.series.items():
+        bad = steps[np.isnan(values)]
+        if len(bad):
+            named = ", ".join(f"{step:,.0f}" for step in bad[:_NAMED])
+            rest = f" and {len(bad) - _NAMED:,} more" if len(bad) > _NAMED else ""
+            plural = "" if len(bad) == 1 else "s"
+            said.append(f"{SCALARS}: {name} is not finite at step{plural} {named}{rest}: a gap in its curve")
+    return said
 
 
 def read_devices(folder: Path, missing: list[str]) -> Samples | None:

@@ -29,6 +29,11 @@ def duration(seconds: float | None) -> str:
     return f"{days} d {hours:02d} h"
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 step`, `2 steps`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def size(number: float | None) -> str:
     """Bytes as people say them, in decimal units."""
     if number is None:
@@ -69,13 +74,14 @@ def _headline(summary: Mapping[str, Any]) -> str:
     steady = rates["steady_tokens_per_s"]
     rate = "too short for a steady rate" if steady is None else f"{ktok(steady)} steady{_range(rates['ci95'])}"
     whole = f", {ktok(rates['tokens_per_s'])} over the whole run" if rates["tokens_per_s"] is not None else ""
-    end = {"data_exhausted": "all data trained"}.get(summary["stop_reason"], summary["stop_reason"])
+    whole_data = summary["stop_reason"] == "data_exhausted" and batches["trained"] == batches["planned"]
+    end = "all data trained" if whole_data else summary["stop_reason"]
     trained = f"{batches['trained']:,} of {batches['planned']:,} batches trained, {batches['lost']:,} lost"
     return f"{rate}{whole} · {duration(summary['makespan_s'])} ({end}) · {trained} · {_eta(summary)}"
 
 
 def _eta(summary: Mapping[str, Any]) -> str:
-    steps = f"{summary['optimizer_steps']:,} optimizer steps"
+    steps = counted(summary["optimizer_steps"], "optimizer step")
     if summary["stop_reason"] == "data_exhausted" or summary["eta_s"] is None:
         return steps
     low_high = summary["eta_ci95"]

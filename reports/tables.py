@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from reports.metrics import STATES
 
+PLACES: Final = ("trained", "queued", "in_flight", "lost")
+"""Where what was produced may be."""
 Value = str | int | float | None
 
 
@@ -58,10 +60,10 @@ def lanes_table(key: str, lanes: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def ledger_table(key: str, summary: Mapping[str, Any]) -> Table:
-    """Where everything that was planned ended: the rows add up to the planned amount."""
+    """Where everything that was planned ended: the rows add up to the planned amount, if the ledger closes."""
     units = [unit for unit in ("batches", "samples", "tokens") if summary.get(unit)]
     rows: list[tuple[Value, ...]] = []
-    for place in ("trained", "queued", "in_flight", "lost"):
+    for place in PLACES:
         rows.append((place.replace("_", " "), *(int(summary[unit][place]) for unit in units)))
     rows.append(("not yet produced", *(not_produced(summary[unit]) for unit in units)))
     rows.append(("planned", *(int(summary[unit]["planned"]) for unit in units)))
@@ -70,8 +72,8 @@ def ledger_table(key: str, summary: Mapping[str, Any]) -> Table:
 
 
 def not_produced(amounts: Mapping[str, Any]) -> int:
-    """What no target has computed; the rest of the ledger."""
-    return int(amounts["planned"] - sum(amounts[place] for place in ("trained", "queued", "in_flight", "lost")))
+    """What no target has computed, by the summary's own numbers."""
+    return int(amounts["planned"] - amounts["produced"])
 
 
 def versions_table(key: str, summaries: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -8,6 +8,8 @@ from reports.metrics import BLOCKED, BUSY, STARVED, SYNC, TRANSFER, Metrics, Wor
 
 NEAR: Final = 0.97
 """A run within 3 % of the smallest solo rate uses it; two rates within 3 % are balanced."""
+_LISTED: Final = 8
+"""More workers than these are counted and not named."""
 _INFINITE: Final = float("inf")
 _TRY: Final = "compare the policies: `dflash-sim compare`"
 
@@ -121,6 +123,8 @@ def _advice(alternatives: Sequence[Alternative], otherwise: str) -> str:
 
 
 def _named(meters: Sequence[WorkerMeter]) -> str:
+    if len(meters) > _LISTED:
+        return f"{len(meters)} {meters[0].role}s"
     numbers = [meter.name.partition("/")[2] for meter in meters]
     if len(numbers) == 1:
         return f"{meters[0].role} {numbers[0]}"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from policies.faults import one_line
 from reports.runs import Run
 from reports.summaryfile import section
 
@@ -37,21 +38,30 @@ class Answer:
     """Whether it needs no other hardware."""
 
 
-def question_of(run: Run) -> dict[str, Any] | None:
-    """A file that stands for the run in simulations; None where the run does not say enough.
+def question_of(run: Run, why: list[str] | None = None) -> dict[str, Any] | None:
+    """A file that stands for the run in simulations; None where the run does not say enough, `why` gets the reason.
 
     The run's own file where it can be simulated as it is; else (a training) its batches, with times fitted to its
     trace.
     """
+    why = [] if why is None else why
     config = run.summary["config"]
-    if not run.summary["throughput"]["tokens_per_s"] or not isinstance(config.get("topology"), dict):
+    if not run.summary["throughput"]["tokens_per_s"]:
+        why.append("the run trained nothing")
+        return None
+    if not isinstance(config.get("topology"), dict):
+        why.append("the summary does not say the run's topology")
         return None
     if can_ask(config):
         return shortened(config)
-    recorded = run.recorded
-    if recorded is None or recorded.header.planned > _FITTED:
+    recorded, unknown = run.recorded, "the run's file has no timings and data that could be simulated"
+    if recorded is None:
+        why.append(f"{unknown}, and there is no trace to fit times to")
         return None
-    timings = _fitted(run.path)
+    if recorded.header.planned > _FITTED:
+        why.append(f"{unknown}, and its trace is too long to fit times to (over {_FITTED:,} batches)")
+        return None
+    timings = _fitted(run.path, why)
     if timings is None:
         return None
     slots, length = (recorded.plan[column][:MOST_BATCHES].tolist() for column in ("slots", "length"))
@@ -76,8 +86,8 @@ class Questions:
     """Simulations of one file: as it is, with one target more, with one drafter more, and under every policy."""
 
     def __init__(self, question: Mapping[str, Any], *, policies: bool = True) -> None:
-        self.why: str | None = None
-        """Why a simulation gave no answer, if one did not."""
+        self._late: list[str] = []
+        self._failed: dict[str, list[str]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="dflash-report-")
         self._file = Path(self._folder.name) / "pipeline.json"
         config = dict(question)
@@ -98,7 +108,7 @@ class Questions:
     def answers(self, seconds: float) -> list[Answer]:
         """Those that came in time, best first."""
         end = time.monotonic() + seconds
-        found = {change: self._rates(process, end) for change, process in self._asked.items()}
+        found = {change: self._rates(change, process, end) for change, process in self._asked.items()}
         base = found.pop("")
         answers = [
             Answer(change, rates.steady or rates.whole, cautious(base, rates))
@@ -109,13 +119,21 @@ class Questions:
         self._folder.cleanup()
         return sorted(answers, key=lambda answer: -answer.gain)
 
+    @property
+    def why(self) -> str | None:
+        """Which simulations gave no answer, and why; None where all did."""
+        said = [f"{', '.join(names)}: {reason}" for reason, names in self._failed.items()]
+        if self._late:
+            said.append(f"{', '.join(self._late)}: took too long, give more time with --what-if")
+        return "; ".join(said) or None
+
     def _ask(self, command: str, *more: str) -> "subprocess.Popen[bytes]":
         out = tempfile.mkdtemp(dir=self._folder.name)
         words = [sys.executable, "-m", "dflash_sim", command, str(self._file), *more, "--json", "-o", out]
         return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=_environment())
 
     def _other_policies(self, end: float) -> list[Answer]:
-        document = None if self._policies is None else self._answer(self._policies, end)
+        document = None if self._policies is None else self._answer("the other policies", self._policies, end)
         if document is None:
             return []
         found = {entry["policy"]: _rates_of(entry["summary"]) for entry in document["policies"]}
@@ -125,21 +143,21 @@ class Questions:
             for policy, rates in found.items()
         ]
 
-    def _rates(self, process: "subprocess.Popen[bytes]", end: float) -> "Rates | None":
-        document = self._answer(process, end)
+    def _rates(self, change: str, process: "subprocess.Popen[bytes]", end: float) -> "Rates | None":
+        document = self._answer(change or "the run as it is", process, end)
         return None if document is None else _rates_of(document)
 
-    def _answer(self, process: "subprocess.Popen[bytes]", end: float) -> dict[str, Any] | None:
+    def _answer(self, name: str, process: "subprocess.Popen[bytes]", end: float) -> dict[str, Any] | None:
         """The JSON that a command wrote; None where it failed or took too long."""
         try:
             text, said = process.communicate(timeout=max(end - time.monotonic(), 0.05))
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            self.why = "they took too long: give them more time with --what-if"
+            self._late.append(name)
             return None
         if process.returncode != 0:
-            self.why = said.decode(errors="replace").strip().partition("\n")[0] or f"status {process.returncode}"
+            self._failed.setdefault(_first_line(said, process.returncode), []).append(name)
             return None
         document = json.loads(text)
         return document if isinstance(document, dict) else None
@@ -184,16 +202,24 @@ def shortened(config: Mapping[str, Any]) -> dict[str, Any]:
     return {**kept, "topology": _plain(config.get("topology", {})), "data": data | {"epochs": 1}}
 
 
-def _fitted(folder: Path) -> str | None:
-    """The timings of a recorded run, as `dflash-sim fit` writes them."""
+def _fitted(folder: Path, why: list[str]) -> str | None:
+    """The timings of a recorded run, as `dflash-sim fit` writes them; else `why` gets the reason."""
     with tempfile.TemporaryDirectory(prefix="dflash-report-") as scratch:
         out = Path(scratch) / "timings.json"
         words = [sys.executable, "-m", "dflash_sim", "fit", str(folder), "-o", str(out)]
         try:
             done = subprocess.run(words, capture_output=True, env=_environment(), timeout=_FIT_S, check=False)
         except subprocess.TimeoutExpired:
+            why.append(f"times could not be fitted to the trace within {_FIT_S:g} s")
             return None
-        return out.read_text(encoding="utf-8") if done.returncode == 0 and out.is_file() else None
+        if done.returncode == 0 and out.is_file():
+            return out.read_text(encoding="utf-8")
+        why.append(f"times could not be fitted to the trace: {_first_line(done.stderr, done.returncode)}")
+        return None
+
+
+def _first_line(said: bytes, status: int) -> str:
+    return one_line(said.decode(errors="replace").strip().partition("\n")[0]) or f"status {status}"
 
 
 def _plain(topology: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from reports.draw.style import (
     legend_below,
     new_figure,
     rows_height,
+    short_worker,
     some,
     styled,
 )
@@ -77,7 +78,7 @@ def worker_times(key: str, name: str, found: Sequence[Durations]) -> Plate:
         axis.plot([middle], [row], marker="o", markersize=5, markerfacecolor="white", markeredgecolor=tint)
         said.append(f"{each.name} {middle:.3g} s")
     rows = some(len(known), 30)
-    axis.set_yticks(rows, [known[row].name for row in rows])
+    axis.set_yticks(rows, [short_worker(known[row].name) for row in rows])
     axis.set_ylim(len(known) - 0.5, -0.5)
     axis.set_xlim(0, 1.08 * axis.get_xlim()[1])
     axis.set_xlabel("seconds of computing per batch")

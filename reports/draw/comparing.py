@@ -74,7 +74,8 @@ def rates(runs: Sequence[Run]) -> Plate:
         key="compare-rates",
         title="Throughput side by side",
         alt=f"Throughput: {'; '.join(said)}.",
-        caption="Steady rate with its 95 % interval: over replications, where there are some, else within the run."
+        caption="Steady rate (that of the whole run where none is known) with its 95 % interval: over replications, "
+        "where there are some, else within the run."
         f"{paired if gains else ''}",
         figure=figure,
     )
@@ -106,11 +107,13 @@ def roles(runs: Sequence[Run]) -> Plate:
         f"drafters starved {mean_share(run.summary, 'drafter', 'starved') or 0:.0%}"
         for run in runs
     )
+    remade = [run.name for run in runs if run.remade]
+    counted = f" Counted from the trace: {', '.join(remade)}." if remade else ""
     return Plate(
         key="compare-roles",
         title="Where the time went",
         alt=f"{said}.",
-        caption="All workers of a role together, from the summaries.",
+        caption=f"All workers of a role together, from the summaries.{counted}",
         figure=figure,
     )
 

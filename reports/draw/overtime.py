@@ -20,12 +20,14 @@ from reports.draw.style import (
     legend_below,
     new_figure,
     rate_unit,
+    short,
+    short_worker,
     styled,
     time_unit,
 )
 from reports.flow import EtaHistory, Rate
 from reports.levels import Level
-from reports.table import duration, size
+from reports.table import counted, duration, size
 from reports.verdict import ktok
 
 _BINS: Final = 300
@@ -48,7 +50,7 @@ def lanes(key: str, name: str, levels: Sequence[Level], end_s: float) -> Plate:
         if level.capacity is not None:
             axis.axhline(level.capacity, color=colour(1), linestyle="--", linewidth=1.2, label="capacity")
         axis.set_ylim(0, 1.12 * max(level.capacity or 0, level.most, 1))
-        axis.set_title(f"{level.name}: mean {level.mean or 0:.1f} of {level.capacity}, at most {level.most}")
+        axis.set_title(f"{short(level.name, 40)}: mean {level.mean or 0:.1f} of {level.capacity}, at most {level.most}")
         axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     figure.supylabel("waiting batches", fontsize=9)
     legend_below(figure, axes[0])
@@ -92,14 +94,15 @@ def throughput(key: str, name: str, rate: Rate, summary: Mapping[str, Any]) -> P
     axis.set_xlabel(f"time [{unit}]")
     axis.set_ylabel(f"throughput [{sign}]")
     legend_below(figure, axis)
+    left_out = " The steady rate leaves out the warm-up, and what was trained after the last batch had been given out."
+    left_out = left_out if steady is not None else " The run is too short for a steady rate."
     said = f"steady rate {ktok(steady)}" if steady is not None else "too short for a steady rate"
     return Plate(
         key=key,
         title="Throughput over time",
         alt=f"{name}: {said}; warm-up until {duration(start)}." if start is not None else f"{name}: {said}.",
-        caption=f"Tokens trained in {len(rate.tokens_per_s)} stretches, each from one commit to that {rate.instants} "
-        "instants later. The steady rate leaves out the shaded warm-up, and what was trained after the last batch had "
-        "been given out.",
+        caption=f"Tokens trained in {counted(len(rate.tokens_per_s), 'stretch', 'stretches')}, each from one commit to "
+        f"that {rate.instants} instants later.{left_out}",
         figure=figure,
     )
 
@@ -131,8 +134,8 @@ def eta(key: str, name: str, history: EtaHistory) -> Plate:
         key=key,
         title="When the end was expected",
         alt=f"{name}: {len(history.at_s)} estimates of the total time; {said}.",
-        caption=f"{len(history.at_s)} estimates spread over the run, each from what was known then; the axis does not "
-        f"begin at 0.{first}",
+        caption=f"{len(history.at_s)} estimates spread over the run, each from what was known then"
+        f"{'; the axis does not begin at 0' if axis.get_ylim()[0] > 0 else ''}.{first}",
         figure=figure,
     )
 
@@ -154,7 +157,7 @@ def memory(key: str, name: str, levels: Sequence[Level], end_s: float, model_byt
         scale, sign = byte_unit(base + max(each.most for each in mine))
         for number, each in enumerate(fullest):
             own = base if each.name.startswith("drafter") else 0
-            label = f"{each.name}, at most {size(each.most + own)}"
+            label = f"{short_worker(each.name)}, at most {size(each.most + own)}"
             most = (each.binned(edges).most + own) / scale
             axis.stairs(most, edges / seconds, baseline=None, color=colour(number), linestyle=dash(number), label=label)
         for limit in limits:

@@ -121,7 +121,8 @@ def styled(draw: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(draw)
     def drawn(*arguments: P.args, **named: P.kwargs) -> R:
-        with matplotlib.rc_context(_RC):
+        with matplotlib.rc_context(_RC), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # matplotlib's words about long names and empty axes
             return draw(*arguments, **named)
 
     return drawn
@@ -155,7 +156,7 @@ def render(plate: Plate) -> Rendered:
     FigureCanvasAgg(plate.figure)
     raster, text = io.BytesIO(), io.StringIO()
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing")  # a name in a script that the font lacks
+        warnings.simplefilter("ignore", UserWarning)  # a name in a script that the font lacks, or too long to fit
         plate.figure.savefig(raster, format="png", dpi=_DPI, facecolor="white", metadata={"Software": None})
         plate.figure.set_layout_engine("none")  # laid out once
         plate.figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
@@ -188,6 +189,12 @@ def short(name: str, most: int = 22) -> str:
     text = one_line(name)
     text = text if len(text) <= most else f"{text[: most - 1]}…"
     return f" {text}" if text.startswith("_") else text
+
+
+def short_worker(name: str) -> str:
+    """A worker's name as a label: of a long one its beginning and its end, which tells it from its neighbours."""
+    text = one_line(name)
+    return short(text if len(text) <= 22 else f"{text[:10]}…{text[-11:]}")
 
 
 def rows_height(count: int, each: float, most: float = 8.0) -> float:

@@ -51,9 +51,12 @@ def learning(key: str, name: str, scalars: Samples) -> Plate | None:
                 continue
             thinned |= len(steps) > _POINTS
             label = "held out" if each.startswith("held_out") else "training"
-            style: Any = {"marker": "o", "markersize": 4} if number else {"marker": "." if len(steps) < 60 else ""}
+            gaps = bool(np.isnan(values).any())  # what stands alone between two gaps is no line
+            style: Any = {"marker": "." if len(steps) < 60 or gaps else ""}
+            if number:
+                style = {"marker": "o", "markersize": 4}
             axis.plot(*thin(steps, values), color=colour(number), linestyle=dash(number), label=label, **style)
-            said.append(f"{each.replace('_', ' ')} from {values[0]:.3g} to {values[-1]:.3g}")
+            said.append(_course(each.replace("_", " "), values))
         axis.set_title(what)
         axis.set_ylabel(_UNITS.get(what, "loss"))
         axis.grid(axis="y")
@@ -83,9 +86,11 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
     axes = axes_of(figure, 1 + memory, sharex=True)
     end_s = max(float(sampled[f"utilization/{device}"][0].max(initial=0.0)) for device in found)
     seconds, unit = time_unit(end_s)
-    said = []
+    said, over = [], False
     for number, device in enumerate(found):
         times, values = sampled[f"utilization/{device}"]
+        over |= bool((values > 1).any())
+        values = np.clip(values, 0.0, 1.0)
         mean = float(values.mean())
         line: Any = {"color": colour(number), "linestyle": dash(number), "linewidth": 1.2}
         shown_s, shown = thin(times, values, _SAMPLES)
@@ -102,24 +107,34 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
         axes[1].set_ylabel(f"memory [{sign}]")
     axes[-1].set_xlabel(f"time [{unit}]")
     legend_below(figure, axes[0], 2)
+    clipped = " Samples above 100 % are clipped to it." if over else ""
     few = f" The first {_DEVICES} of {len(known)} devices are shown." if len(known) > _DEVICES else ""
     return Plate(
         key=key,
         title="Devices",
         alt=f"{name}: mean utilisation {', '.join(said)}.",
         caption=f"From devices.jsonl, drawn by the means of at most {_SAMPLES} groups of samples. A device may be busy "
-        f"and still wait: the workers' bars say what for.{few}",
+        f"and still wait: the workers' bars say what for.{few}{clipped}",
         figure=figure,
     )
 
 
 def thin(x: F64, values: F64, most: int = _POINTS) -> tuple[F64, F64]:
-    """The series itself, or the means of `most` groups of neighbours."""
+    """The series itself, or the means of `most` groups of neighbours; a group that holds a NaN is a gap."""
     if len(x) <= most:
         return x, values
     edges = np.linspace(0, len(x), most + 1).astype(np.int64)
     sizes = np.diff(edges)
     return _means(x, edges, sizes), _means(values, edges, sizes)
+
+
+def _course(what: str, values: F64) -> str:
+    """The first and the last known value, in words."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return f"{what} never finite"
+    gaps = len(values) - len(known)
+    return f"{what} from {known[0]:.3g} to {known[-1]:.3g}" + (f", not finite {gaps} times" if gaps else "")
 
 
 def _means(values: F64, edges: "Sequence[int] | NDArray[np.int64]", sizes: NDArray[np.int64]) -> F64:

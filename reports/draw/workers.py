@@ -18,6 +18,7 @@ from reports.draw.style import (
     legend_below,
     new_figure,
     rows_height,
+    short_worker,
     some,
     state_legend,
     styled,
@@ -39,8 +40,10 @@ _LABELLED: Final = 0.055
 
 
 @styled
-def worker_bars(key: str, name: str, workers: Sequence[Mapping[str, Any]]) -> Plate:
-    """Shares of each worker's lifetime by state, from the summary."""
+def worker_bars(
+    key: str, name: str, workers: Sequence[Mapping[str, Any]], source: str = "From the summary."
+) -> Plate:
+    """Shares of each worker's lifetime by state; `source`: where they come from."""
     figure = new_figure(HALF, 0.9 + rows_height(len(workers), 0.3))
     (axis,) = axes_of(figure)
     labelled = some(len(workers), 30)
@@ -60,12 +63,14 @@ def worker_bars(key: str, name: str, workers: Sequence[Mapping[str, Any]]) -> Pl
     axis.set_xlabel("share of the worker's lifetime [%]")
     state_legend(figure, used)
     said = "; ".join(f"{worker['name']} {_shares(worker)}" for worker in workers)
+    over = [each["name"] for each in workers if sum(each[f"{s}_s"] for s in STATES) > 1.001 * each["lifetime_s"]]
+    clipped = f" Clipped at 100 %, since the numbers say more than the lifetime: {', '.join(over)}." if over else ""
     return Plate(
         key=key,
         title="What each worker did with its time",
         alt=f"{name}: {said}.",
-        caption="From the summary. busy: computing; blocked: holding a finished batch that no lane admits; starved: "
-        "waiting for a batch; sync: waiting for other drafters at a step; transfer: exposed copying.",
+        caption=f"{source} busy: computing; blocked: holding a finished batch that no lane admits; starved: "
+        f"waiting for a batch; sync: waiting for other drafters at a step; transfer: exposed copying.{clipped}",
         figure=figure,
     )
 
@@ -198,7 +203,7 @@ def _draw_spans(axis: Axes, spans: Sequence[WorkerSpans], start_s: float, end_s:
 def _label(axis: Axes, spans: Sequence[WorkerSpans], start_s: float, end_s: float) -> None:
     seconds, unit = time_unit(end_s - start_s)
     rows = some(len(spans), 30)
-    axis.set_yticks(rows, [spans[row].name for row in rows])
+    axis.set_yticks(rows, [short_worker(spans[row].name) for row in rows])
     axis.set_ylim(len(spans) - 0.5, -0.5)
     axis.set_xlim(0, (end_s - start_s) / seconds)
     axis.set_xlabel(f"time after {duration(start_s)} [{unit}]" if start_s else f"time [{unit}]")
@@ -210,7 +215,7 @@ def _used(spans: Sequence[WorkerSpans]) -> list[str]:
 
 
 def _worker_label(worker: Mapping[str, Any]) -> str:
-    return f"{worker['name']} (lost)" if worker["lost"] else str(worker["name"])
+    return short_worker(worker["name"]) + (" (lost)" if worker["lost"] else "")
 
 
 def _shares(worker: Mapping[str, Any]) -> str:

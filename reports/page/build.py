@@ -7,8 +7,9 @@ from reports.compared import pair_of, prediction_table, runs_table
 from reports.difference import difference_tables, difference_text
 from reports.draw import changes, comparing
 from reports.moved import moved, pace_of_summary
+from reports.outcome import contradictions, verdict_text
 from reports.page.book import Book
-from reports.page.elements import Child, Markup, details, tag
+from reports.page.elements import Child, Markup, coded, details, tag
 from reports.page.firstscreen import first_screen
 from reports.page.runfigures import figures_of, key, tables_of
 from reports.plans import plan_rows
@@ -17,12 +18,19 @@ from reports.tables import versions_table
 from reports.whatif import Answer
 
 
-def build(given: Given, folder: Path, answers: Mapping[str, Sequence[Answer]], perfetto: Sequence[str] = ()) -> Path:
+def build(
+    given: Given,
+    folder: Path,
+    answers: Mapping[str, Sequence[Answer]],
+    perfetto: Sequence[str] = (),
+    unasked: Mapping[str, str] | None = None,
+) -> Path:
     """Write the report into the folder; returns the page.
 
-    `answers`: what changes would bring, by run. `perfetto`: files for ui.perfetto.dev that lie in the folder.
+    `answers`: what changes would bring, by run; `unasked`: why some were not simulated, by run. `perfetto`: files for
+    ui.perfetto.dev that lie in the folder.
     """
-    book, runs = Book(folder), given.runs
+    book, runs = Book(folder, perfetto), given.runs
     sections: list[Child] = []
     links = []
     if len(runs) > 1:
@@ -32,13 +40,14 @@ def build(given: Given, folder: Path, answers: Mapping[str, Sequence[Answer]], p
         sections.append(_plan(book, given.plan))
         links.append(("Plan", "plan"))
     for run in runs:
-        sections.append(_run(book, run, answers.get(run.name), alone=len(runs) == 1))
+        sections.append(_run(book, run, answers.get(run.name), (unasked or {}).get(run.name, ""), alone=len(runs) == 1))
         links.append((run.name, key(run, "run")))
     if perfetto:
         files = [tag("li", tag("a", name, href=name)) for name in perfetto]
         sections.append(tag("section", tag("h2", "Traces for ui.perfetto.dev"), tag("ul", *files)))
     names = [run.name for run in runs] or ["a plan"]
-    return book.page(f"dflash report: {', '.join(names)}", sections, links)
+    kinds = {run.summary["kind"] for run in runs}
+    return book.page(f"dflash report: {', '.join(names)}", sections, links, kinds)
 
 
 def build_difference(before: Run, after: Run, folder: Path) -> Path:
@@ -48,8 +57,11 @@ def build_difference(before: Run, after: Run, folder: Path) -> Path:
     plates = [changes.factors(changed, before.name, after.name), comparing.roles([before, after])]
     plates += [plate for plate in (comparing.overlay([before, after]),) if plate is not None]
     tables = [book.table(table) for table in difference_tables(before, after)]
-    verdicts = [tag("li", tag("strong", run.name), " ", run.summary["verdict"]["text"]) for run in (before, after)]
-    missing = [tag("li", f"{run.name}: {line}") for run in (before, after) for line in run.missing]
+    verdicts = [
+        tag("li", tag("strong", tag("bdi", run.name)), " ", coded(verdict_text(run.summary))) for run in (before, after)
+    ]
+    lines = [(run.name, line) for run in (before, after) for line in (*contradictions(run), *run.missing)]
+    missing = [tag("li", tag("bdi", name), ": ", coded(line)) for name, line in lines]
     parts: list[Child] = [
         tag("p", tag("strong", "What moved "), difference_text(before, after), class_="verdict"),
         tag("ul", *verdicts),
@@ -57,14 +69,15 @@ def build_difference(before: Run, after: Run, folder: Path) -> Path:
         book.grid(plates),
         *tables,
     ]
-    return book.page(f"dflash report: {after.name} against {before.name}", [tag("section", *parts)])
+    kinds = {run.summary["kind"] for run in (before, after)}
+    return book.page(f"dflash report: {after.name} against {before.name}", [tag("section", *parts)], kinds=kinds)
 
 
-def _run(book: Book, run: Run, answers: Sequence[Answer] | None, *, alone: bool) -> Markup:
+def _run(book: Book, run: Run, answers: Sequence[Answer] | None, why: str, *, alone: bool) -> Markup:
     """Everything about one run; figures come first, since they may find that something is missing."""
     grid = book.grid(figures_of(run))
     tables = [book.table(table) for table in tables_of(run)]
-    parts: list[Child] = [tag("h2", run.name), first_screen(run, answers)]
+    parts: list[Child] = [tag("h2", tag("bdi", run.name)), first_screen(run, answers, why)]
     parts += [grid if alone else details("Figures of this run", grid), details("Tables of this run", *tables)]
     return tag("section", *parts, id=key(run, "run"))
 

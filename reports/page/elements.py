@@ -16,6 +16,10 @@ _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; 
 """What a page may load: nothing from outside; and it runs its own scripts only, each known by its hash."""
 
 
+_UNSHOWN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_CODE: Final = re.compile(r"`([^`]+)`")
+
+
 @dataclass(frozen=True)
 class Markup:
     """Text that is HTML already."""
@@ -31,13 +35,24 @@ Child = Markup | str
 
 
 def text_of(child: Child) -> str:
-    return child.text if isinstance(child, Markup) else escape(child, quote=True)
+    return child.text if isinstance(child, Markup) else _escaped(child)
+
+
+def _escaped(text: str) -> str:
+    """Safe in HTML; what would turn the direction of the text around it, or is no text, is shown by its number."""
+    return escape(_UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text), quote=True)
+
+
+def coded(text: str) -> Markup:
+    """Text with `what stands in backticks` as code."""
+    parts = _CODE.split(text)
+    return joined(tag("code", part) if number % 2 else part for number, part in enumerate(parts))
 
 
 def tag(name: str, *children: Child, **attributes: str | None) -> Markup:
     """An element; `class_` and `for_` lose their underscore, others turn theirs into hyphens; None leaves one out."""
     given = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{escape(value, quote=True)}"'
+        f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"'
         for key, value in attributes.items()
         if value is not None
     )
@@ -46,11 +61,6 @@ def tag(name: str, *children: Child, **attributes: str | None) -> Markup:
 
 def joined(parts: Iterable[Child]) -> Markup:
     return Markup("".join(map(text_of, parts)))
-
-
-def anchor(*parts: str) -> str:
-    """A name that may stand in an id and in a file's name."""
-    return re.sub(r"[^a-z0-9]+", "-", "-".join(parts).lower()).strip("-") or "part"
 
 
 def table_of(table: Table) -> Markup:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from reports.page.elements import Child, Markup, joined, tag
+from reports.outcome import contradictions, ended, ledger_sentence, ledger_verdict, verdict_text, waits
+from reports.page.elements import Markup, coded, joined, tag
 from reports.runs import Run
 from reports.summary import is_incomplete
 from reports.summaryfile import section
-from reports.table import duration
-from reports.tables import not_produced
+from reports.table import counted, duration
 from reports.verdict import ktok
 from reports.whatif import Answer
 
@@ -16,12 +16,15 @@ _WORTH: Final = 0.005
 """A smaller gain is none."""
 
 
-def first_screen(run: Run, answers: Sequence[Answer] | None) -> Markup:
-    """What a reader must know; `answers`: what changes would bring, None where nobody asked."""
+def first_screen(run: Run, answers: Sequence[Answer] | None, why: str = "") -> Markup:
+    """What a reader must know.
+
+    `answers`: what changes would bring, None where nobody asked; `why`: why some or all of them are not there.
+    """
     summary = run.summary
-    cards = tag("ul", _rate(summary), _end(summary), _change(summary, answers), _ledger(summary), class_="cards")
-    verdict = tag("p", tag("strong", "Verdict "), summary["verdict"]["text"], class_="verdict")
-    return joined([tag("p", described(summary), class_="lead"), verdict, cards, *_waiting(summary), *_missing(run)])
+    cards = tag("ul", _rate(summary), _end(summary), _change(summary, answers, why), _ledger(run), class_="cards")
+    verdict = tag("p", tag("strong", "Verdict "), coded(verdict_text(summary)), class_="verdict")
+    return joined([tag("p", described(summary), class_="lead"), verdict, cards, *_wrong(summary), *_missing(run)])
 
 
 def described(summary: Mapping[str, Any]) -> str:
@@ -34,32 +37,10 @@ def described(summary: Mapping[str, Any]) -> str:
     return f"{summary['kind']}: {sides}, {summary['policy']}{sync}; {ended(summary)}"
 
 
-def ended(summary: Mapping[str, Any]) -> str:
-    """How it ended, in words."""
-    words = {
-        "data_exhausted": "all data trained",
-        "max_steps": "stopped at its number of steps",
-        "at_s": "stopped at its time",
-        "interrupted": "interrupted",
-        "deadlock": "hung: nothing could happen any more",
-        "worker_lost": "ended because all workers of a role were lost",
-        "watchdog": "given up by the watchdog",
-    }
-    return words.get(summary["stop_reason"], str(summary["stop_reason"]))
-
-
-def ledger_sentence(summary: Mapping[str, Any]) -> str:
-    """Whether anything was lost, with the ledger's numbers."""
-    batches = summary["batches"]
-    parts = [f"{batches['trained']:,} trained"]
-    parts += [f"{batches[place]:,} {name}" for place, name in (("queued", "queued"), ("in_flight", "in flight"))]
-    parts += [f"{batches['lost']:,} lost", f"{not_produced(batches):,} not yet produced"]
-    return f"{batches['planned']:,} planned = {' + '.join(parts)} batches"
-
-
-def _card(what: str, value: Child, *more: Child, tone: str = "") -> Markup:
-    lines = [tag("span", line, class_="more") for line in more if line]
-    return tag("li", tag("span", what, class_="what"), tag("span", value, class_=f"value {tone}".strip()), *lines)
+def _card(what: str, value: str, *more: str, tone: str = "") -> Markup:
+    lines = [tag("span", coded(line), class_="more") for line in more if line]
+    shown = tag("span", coded(value), class_=f"value {tone}".strip())
+    return tag("li", tag("span", what, class_="what"), shown, *lines)
 
 
 def _rate(summary: Mapping[str, Any]) -> Markup:
@@ -79,57 +60,75 @@ def _end(summary: Mapping[str, Any]) -> Markup:
     interval = summary["eta_ci95"]
     bounds = f"95 %: {duration(interval[0])} … {duration(interval[1])}" if interval else ""
     if summary["stop_reason"] == "data_exhausted":
-        return _card("Time for all data", took, bounds, f"{summary['optimizer_steps']:,} optimizer steps")
+        return _card("Time for all data", took, bounds, counted(summary["optimizer_steps"], "optimizer step"))
     if summary["eta_s"] is None:
         return _card("Time for all data", "unknown", f"ended after {took}: {ended(summary)}")
+    if is_incomplete(summary):
+        rest = duration(summary["eta_remaining_s"])
+        pace = f"at its pace until then, {rest} more would have been needed"
+        return _card("Time for all data", "it did not get there", f"ended after {took}: {ended(summary)}", pace)
     left = f"ended after {took}; {duration(summary['eta_remaining_s'])} would remain"
     return _card("Time for all data, estimated", duration(summary["eta_s"]), bounds or "no interval", left)
 
 
-def _change(summary: Mapping[str, Any], answers: Sequence[Answer] | None) -> Markup:
+def _change(summary: Mapping[str, Any], answers: Sequence[Answer] | None, why: str) -> Markup:
     """The best change that costs nothing, else the best that needs another device."""
-    found = list(answers or ()) + [
+    compared = [
         Answer(f"policy {each['policy']}", each["tokens_per_s"], each["gain"], free=True)
         for each in summary["alternatives"]
     ]
+    found = [*(answers or ()), *compared]
     if not found:
-        late = "no simulation of a change came to an end in time"
-        why = "nothing was simulated: report on this run alone" if answers is None else late
-        return _card("What to change", "see the verdict", why)
+        late = "no simulation of a change gave an answer"
+        return _card("What to change", "see the verdict", why or ("nothing was simulated" if answers is None else late))
     helps = [answer for answer in found if answer.gain >= _WORTH]
     helps.sort(key=lambda answer: (not answer.free, -answer.gain))
     rest = sorted((answer for answer in found if answer not in helps[:1]), key=lambda answer: -answer.gain)
     others = "; ".join(f"{answer.change} {_gain(answer.gain)}" for answer in rest[:4])
-    value = f"{helps[0].change}: {helps[0].gain:+.1%}" if helps else "Nothing that was tried helps"
-    return _card("What to change", value, others, "from quick simulations of this run's file")
+    value = f"{helps[0].change}: {helps[0].gain:+.1%}" if helps else _nothing_helps(found)
+    source = "from quick simulations of this run's file" if answers else "from the run's own comparison of policies"
+    more = [source]
+    lost = any(worker["lost"] for worker in summary["workers"])
+    if not lost and (is_incomplete(summary) or summary["failures"]):
+        more.append("they assume that nothing fails, as it did in this run")
+    if lost:
+        more.append("they assume that all workers live; in this run some were lost: the verdict may say otherwise")
+    return _card("What to change", value, others, *more, why)
+
+
+def _nothing_helps(found: Sequence[Answer]) -> str:
+    """What was tried in vain."""
+    policies = sum(answer.free for answer in found)
+    tried = [counted(policies, "other policy", "other policies")] if policies else []
+    tried += [answer.change for answer in found if not answer.free]
+    if len(tried) == 1:
+        return f"None of {tried[0]} helps" if policies > 1 else f"{tried[0]} would not help"
+    return f"Nothing that was tried helps: {', '.join(tried)}"
 
 
 def _gain(gain: float) -> str:
     return "±0 %" if abs(gain) < _WORTH / 5 else f"{gain:+.1%}"
 
 
-def _ledger(summary: Mapping[str, Any]) -> Markup:
-    lost = summary["batches"]["lost"]
-    value = f"{lost:,} batches lost" if lost else "Nothing was lost"
-    return _card("Ledger", value, ledger_sentence(summary), tone="bad" if lost else "good")
+def _ledger(run: Run) -> Markup:
+    value, tone = ledger_verdict(run)
+    return _card("Ledger", value, ledger_sentence(run.summary), tone=tone)
 
 
-def _waiting(summary: Mapping[str, Any]) -> list[Markup]:
+def _wrong(summary: Mapping[str, Any]) -> list[Markup]:
     lines = [*summary["failures"]]
     if is_incomplete(summary):
-        lines.insert(0, f"The run is incomplete: {ended(summary)}.")
-        lines += [
-            f"{each['worker']} waits for {each['what']}, since t = {duration(each['since_s'])}"
-            for each in summary["waiting"]
-        ]
+        lines = [f"The run is incomplete: {ended(summary)}.", *lines, *waits(summary)]
     lines += [f"over the limit: {text}" for text in summary["memory"]["over"]]
     return [_list("What went wrong", lines)] if lines else []
 
 
 def _missing(run: Run) -> list[Markup]:
-    return [_list("What is missing in this report", run.missing)] if run.missing else []
+    wrong = contradictions(run)
+    title = "What is missing in this report" + (", and what contradicts itself" if wrong else "")
+    return [_list(title, [*wrong, *run.missing])] if wrong or run.missing else []
 
 
 def _list(title: str, lines: Sequence[str]) -> Markup:
-    items = joined(tag("li", line) for line in lines)
+    items = joined(tag("li", coded(line)) for line in lines)
     return tag("div", tag("strong", title), tag("ul", items), class_="missing")

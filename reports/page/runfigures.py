@@ -8,7 +8,6 @@ from reports.draw.style import Plate
 from reports.durations import durations, step_seconds
 from reports.flow import Commits, commits, eta_history, rate_over_time
 from reports.levels import lane_levels, memory_levels
-from reports.page.elements import anchor
 from reports.page.zoom import Zoom, zoom_of
 from reports.recorded import Recorded
 from reports.runs import Run
@@ -23,7 +22,8 @@ Figures = Iterator[Plate | Zoom]
 def figures_of(run: Run) -> Figures:
     """The figures, in the order in which they are shown."""
     if run.summary["workers"] and run.summary["makespan_s"] > 0:
-        yield workers.worker_bars(key(run, "workers"), run.name, run.summary["workers"])
+        source = "Counted from the trace." if run.remade else "From the summary."
+        yield workers.worker_bars(key(run, "workers"), run.name, run.summary["workers"], source)
     if len(run.summary["balance"]["batches"]) > 1 and sum(run.summary["balance"]["batches"]) > 0:
         yield workers.balance(key(run, "balance"), run.name, run.summary["balance"])
     if run.recorded is not None and run.recorded.end_s > 0:
@@ -49,7 +49,7 @@ def tables_of(run: Run) -> list[Table]:
 
 def key(run: Run, what: str) -> str:
     """The name of a figure or table of this run."""
-    return anchor(run.name, what)
+    return f"{run.slug}-{what}"
 
 
 class _Traced:

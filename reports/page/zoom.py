@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from reports.draw.style import STATE_COLOURS
+from reports.draw.style import STATE_COLOURS, short_worker
 from reports.metrics import STATES
 from reports.page.elements import Markup, joined, tag
 from reports.spans import WorkerSpans
@@ -45,7 +45,7 @@ def zoom_of(key: str, spans: Sequence[WorkerSpans], end_s: float) -> Zoom:
         # Rounded as sums over the states, so that what a bin holds in all is never rounded away.
         sums = np.rint(255 * np.cumsum(each.shares(edges)[states], axis=0)).clip(0, 255)
         packed[row] = np.diff(sums, axis=0, prepend=0.0)
-    names = tuple(each.name for each in spans)
+    names = tuple(short_worker(each.name) for each in spans)
     return Zoom(key=key, names=names, states=tuple(STATES[state] for state in states), shares=packed, end_s=end_s)
 
 

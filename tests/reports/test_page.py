@@ -1,5 +1,6 @@
 """The page in a real browser: no errors, nothing fetched, readable at two widths in two themes, usable by keyboard."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -187,3 +188,19 @@ def test_the_page_of_a_difference_is_sound_too(browser: Browser, page: Path, tmp
         browser.open(path, width=width, dark=dark)
         assert browser.console == []
         assert browser.value(OVERFLOWING) == [] and browser.value(OVERLAPPING) == []
+
+
+def test_long_names_of_runs_and_workers_wrap_at_both_widths(browser: Browser, tmp_path: Path) -> None:
+    for name in ("n" * 180, "名前" * 40):
+        folder = recorded_run(tmp_path / name, data={"batches": 12})
+        summary = json.loads((folder / "summary.json").read_text())
+        for worker in summary["workers"]:
+            worker["name"] = f"target/{'w' * 200}/{worker['name']}"
+        (folder / "summary.json").write_text(json.dumps(summary))
+    runs = load_given([tmp_path / ("n" * 180), tmp_path / ("名前" * 40)])
+    pages = [build(runs, tmp_path / "out", {}), build_difference(*runs.runs, tmp_path / "diff")]
+    for path in pages:
+        for width in (1280, 390):
+            browser.open(path, width=width)
+            assert browser.console == [] and browser.value(OVERFLOWING) == []
+            assert browser.value("document.documentElement.scrollWidth <= document.documentElement.clientWidth")

@@ -127,6 +127,7 @@ def test_every_unusable_input_is_named_in_one_pass_a_line_each(tmp_path: Path) -
 def test_a_summary_of_another_version_names_its_bad_keys(tmp_path: Path) -> None:
     folder = recorded_run(tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())
+    (folder / "trace.parquet").unlink()
     del summary["verdict"]
     summary["workers"][1]["busy_s"] = "long"
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -148,6 +149,7 @@ def test_values_that_no_figure_can_show_are_refused_by_name(change: dict[str, An
     folder = recorded_run(tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text()) | change
     (folder / "summary.json").write_text(json.dumps(summary))
+    (folder / "trace.parquet").unlink()
     assert [line for line in faults_of(folder) if f"got '{key}" in line]
 
 
