@@ -336,7 +336,8 @@ class Launcher:
             self._conclude(self._recovery.regroup((drafter,), self._people.drafters()))
             return
         self._applying = {step: told for step, told in self._applying.items() if told.waiting}
-        self._tell("drafter_lost", drafter)
+        for lost in (*self._recovery.disband(), drafter):
+            self._tell("drafter_lost", lost)
         self._conclude(self._recovery.drafter_gone(drafter))
 
     def _conclude(self, outcomes: list[Outcome]) -> None:

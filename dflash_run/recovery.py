@@ -91,6 +91,11 @@ class Recovery:
             self._post(drafter, Quiesce(self.epoch))
         return self._fenced()
 
+    def disband(self) -> list[int]:
+        """Nobody is left to form a group; returns the lost drafters whose outcome was not there yet."""
+        gone, self._gone, self._members, self._asked, self._forming = self._gone, [], (), set(), False
+        return gone
+
     def drafter_gone(self, drafter: int) -> list[Outcome]:
         """A drafter that belongs to no group is gone: it owes no answers."""
         for owing in self._fences.values():

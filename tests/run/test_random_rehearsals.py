@@ -150,6 +150,12 @@ def test_random_rehearsals_with_faults_in_threads_lose_nothing(block: int, tmp_p
         check(seed, "threads", tmp_path / str(seed))
 
 
+@pytest.mark.parametrize("seed", [840, 855])
+def test_the_last_drafter_may_die_while_the_group_of_another_is_rebuilt(seed: int, tmp_path: Path) -> None:
+    """Once it hung: the first one's loss was told with the new group, which never came."""
+    assert check(seed, "threads", tmp_path)["stop_reason"] == "worker_lost"
+
+
 def test_random_rehearsals_with_a_killed_process_lose_nothing(tmp_path: Path) -> None:
     for seed in range(3):
         check(seed, "killed", tmp_path / str(seed))
