@@ -104,16 +104,6 @@ def dtype_name(dtype: torch.dtype) -> str:
     return name
 
 
-def self_test(source: torch.device, target: torch.device, nbytes: int = 1 << 20) -> bool:
-    """Whether a copy from one device to another arrives whole: some hosts spoil them without an error."""
-    sent = torch.arange(nbytes // 8, dtype=torch.int64, device=source)
-    arrived = torch.empty_like(sent, device=target)
-    arrived.copy_(sent, non_blocking=True)
-    if target.type == "cuda":
-        torch.cuda.synchronize(target)
-    return bool(torch.equal(arrived.cpu(), torch.arange(nbytes // 8, dtype=torch.int64)))
-
-
 def _register(memory: torch.Tensor) -> None:
     code = int(torch.cuda.cudart().cudaHostRegister(memory.data_ptr(), memory.numel(), _REGISTERED))
     if code != 0:
