@@ -32,6 +32,9 @@ class Case:
     longest: int
     growth: float = 1.0
     """The last samples are so much longer than the first, in the order of the data."""
+    seconds: float | None = None
+    """How long the run is to take once it is warm: with the profile, as many samples as that needs take the place of
+    `samples`, which then only the profile sees. None: `samples` are trained on."""
     rate_limit: float = 0.03
     """Relative difference allowed to throughput and time."""
     share_limit: float = 0.03
@@ -91,18 +94,20 @@ def _cpu(name: str, targets: int, drafters: int, policy: str, minutes: float, **
 
 
 def _gpu(name: str, part: str, topology: dict[str, Any], **changes: Any) -> Case:
-    anchors, policy = changes.pop("anchors", 256), changes.pop("policy", "shared")
+    anchors, policy = changes.pop("anchors", 72), changes.pop("policy", "shared")
     sync, buckets = changes.pop("sync", "none"), changes.pop("buckets", [])
     devices = topology.get("devices")
     gpus = topology["targets"] + topology["drafters"] if devices is None else 1
     file = {
         "topology": topology,
-        "dispatch": {"policy": policy, "depth": 4},
+        "dispatch": {"policy": policy, "depth": 4, "prefetch": 1},
         "data": {"batch": {"samples": 8}, "order": changes.pop("order", "shuffled"), "buckets": buckets},
         "model": {"block_size": 16, "drafter_layers": 5},
         "training": {"sync": sync, "anchors": anchors},
+        "memory": {"staging": "device"},
     }
-    sizes: dict[str, Any] = {"shape": "qwen3-0.6b", "samples": 12_800, "mean": 900, "longest": 2048, "minutes": 4}
+    sizes: dict[str, Any] = {"shape": "qwen3-1.7b", "samples": 1600, "mean": 900, "longest": 2048, "seconds": 70}
+    sizes["minutes"] = 2.6
     return Case(name=name, part=part, gpus=gpus, file=file, **sizes | changes)
 
 
@@ -111,15 +116,16 @@ def _cases() -> Iterator[Case]:
     yield _cpu("cpu-1-1-growing", 1, 1, "shared", 1.5, growth=2.0, mean=150)
     yield _cpu("cpu-2-1-shared", 2, 1, "shared", 1.5)
     yield _gpu("gpu-1-1", "two-gpus", _topology(1, 1))
-    yield _gpu("gpu-1-1-drafter-bound", "two-gpus", _topology(1, 1), anchors=1024)
+    yield _gpu("gpu-1-1-drafter-bound", "two-gpus", _topology(1, 1), anchors=512)
+    yield _gpu("gpu-1-1-target-bound", "two-gpus", _topology(1, 1), anchors=16)
     yield _gpu("gpu-1-1-one-card", "one-gpu", _topology(1, 1, "cuda:0"))
     drifting = {"growth": 2.0, "order": "given", "mean": 600, "end_limit": 0.05}
     yield _gpu("gpu-1-1-growing", "one-gpu", _topology(1, 1, "cuda:0"), **drifting)
     for part, policies in (("policies-a", ("round_robin", "rotating")), ("policies-b", ("shared", "bucketed"))):
         for policy in policies:
             edges = [512, 1024] if policy == "bucketed" else []
-            yield _gpu(f"gpu-5-3-{policy}", part, _topology(5, 3), policy=policy, buckets=edges, samples=25_600)
-    yield _gpu("gpu-5-3-step", "steps", _topology(5, 3), sync="step", samples=25_600)
+            yield _gpu(f"gpu-5-3-{policy}", part, _topology(5, 3), policy=policy, buckets=edges)
+    yield _gpu("gpu-5-3-step", "steps", _topology(5, 3), sync="step")
 
 
 CASES: Final = tuple(_cases())

@@ -1,11 +1,13 @@
 """One case from profile to table. What is done is kept, so that a part that was cut off goes on where it stopped."""
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from dflash_run.profiling.measuring import Effort
 from dflash_run.profiling.profile import profile
-from dflash_run.training.forecast import compared, forecast
+from dflash_run.training.forecast import Forecast, compared, forecast
 from dflash_run.training.preparation import prepare_training
 from dflash_run.training.train import train
 from dflash_run.validation.cases import Case
@@ -39,6 +41,10 @@ def validate(
     if not (out / PROFILE).exists():
         save_timings(profile(prepared, effort=effort, start=start, progress=progress), out / PROFILE)
     foretold = forecast(prepared, out / PROFILE)
+    if case.seconds is not None:
+        case = replace(case, samples=enough_samples(case, foretold), seconds=None)
+        prepared = prepare_training(from_mapping(case.prepare(work)), gpus=gpus)
+        foretold = forecast(prepared, out / PROFILE)
     foretold.write(out)
     progress(f"training {prepared.leg.count:,} batches, {foretold.summary['makespan_s']:.0f} s predicted")
     run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
@@ -54,6 +60,15 @@ def validate(
     table = table_of(foretold, summary, read_trace(out), limits_of(case))
     write_text(out / TABLE, to_json({"case": case.name, "rows": as_json(table)}))
     return table
+
+
+def enough_samples(case: Case, foretold: Forecast) -> int:
+    """How many keep the pipeline busy for `case.seconds` once it is warm, by what is foretold of `case.samples`."""
+    assert case.seconds is not None, "a case of fixed size"
+    found = foretold.summary["throughput"]
+    rate = found["steady_tokens_per_s"] or found["tokens_per_s"]
+    wanted = case.seconds * float(rate) * case.samples / float(foretold.run.plan.tokens.sum())
+    return max(case.samples, math.ceil(wanted))
 
 
 def _look(warning: str | None, progress: Callable[[str], None]) -> None:

@@ -60,7 +60,29 @@ def plan_of_trace(trace: Trace) -> BatchPlan:
 
 def table_of(forecast: Forecast, measured: dict[str, Any], trace: Trace, limits: Limits) -> list[Row]:
     """The table of a prediction and the run that it was made for."""
-    return rows(forecast.summary, measured, foreseen_end(forecast, trace), own_rate(forecast, trace), limits)
+    return rows(
+        forecast.summary,
+        measured,
+        foreseen_end=foreseen_end(forecast, trace),
+        own_rate=own_rate(forecast, trace),
+        solo_rate=min(solo_rates(forecast)),
+        limits=limits,
+    )
+
+
+def solo_rates(forecast: Forecast) -> tuple[float, float]:
+    """Tokens per second of all targets, and of all drafters with their steps, if none ever waited or was slowed."""
+    run = forecast.run
+    topology, training = run.pipeline.topology, run.pipeline.training
+    assert run.times is not None, "a simulation has times"
+    tokens = float(run.plan.tokens.sum())
+    targets = sum(tokens / run.times.target_times.times(worker).sum() for worker in range(topology.targets))
+    each = run.plan.count / training.accumulate / (topology.drafters if training.sync != "none" else 1)
+    steps = each * float(np.mean([run.times.step(number) for number in range(64)])) if run.times.steps else 0.0
+    drafters = 0.0
+    for worker in range(topology.drafters):
+        drafters += tokens / (run.times.drafter_times.times(worker).sum() + steps)
+    return float(targets), float(drafters)
 
 
 def own_rate(forecast: Forecast, trace: Trace) -> float:
@@ -89,6 +111,7 @@ def remake(folder: Path, limits: Limits) -> Remade:
     pipeline = from_mapping({key: value for key, value in kept["config"].items() if key != "timings"})
     forecast = foretold(pipeline, plan_of_trace(trace), folder / PROFILE)
     measured = summary_of(read_recorded(folder))
+    measured["training"] = json.loads((folder / SUMMARY).read_text(encoding="utf-8")).get("training", {})
     drifts = []
     for name, before, now in (
         ("tokens_per_s", kept["throughput"]["tokens_per_s"], forecast.summary["throughput"]["tokens_per_s"]),

@@ -12,6 +12,10 @@ LANE_LIMIT: Final = 0.10
 """Of a lane's mean depth, in shares of its capacity."""
 
 
+MEMORY_LIMIT: Final = 0.05
+"""Relative, of the most memory that workers of a role allocate on a GPU."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One quantity. `difference` and `limit` are both in `measure`."""
@@ -43,14 +47,17 @@ class Limits:
 def rows(
     predicted: Mapping[str, Any],
     measured: Mapping[str, Any],
+    *,
     foreseen_end: float | None,
     own_rate: float | None,
+    solo_rate: float,
     limits: Limits,
 ) -> list[Row]:
     """The table of two summaries.
 
     `foreseen_end`: the time to finish as foreseen after a tenth of the run. `own_rate`: the throughput that the
-    simulator gives with times fitted to the run itself.
+    simulator gives with times fitted to the run itself. `solo_rate`: the smaller of the rates of all targets and of all
+    drafters, each alone.
     """
     found = [
         _relative(name, predicted["throughput"][key], measured["throughput"][key], limits.rate, "tokens/s")
@@ -60,7 +67,11 @@ def rows(
     found.append(_relative("throughput, by the run's own times", own_rate, rate, limits.rate, "tokens/s"))
     found.append(_relative("time to finish", predicted["makespan_s"], span, limits.rate, "s"))
     found.append(_relative("time to finish, after a tenth of the run", foreseen_end, span, limits.end, "s"))
-    return [*found, *_shares(predicted, measured, limits.share), *_lanes(predicted, measured)]
+    steady = (each["throughput"]["steady_tokens_per_s"] for each in (predicted, measured))
+    a, b = (None if each is None else each / solo_rate for each in steady)
+    found.append(_points("efficiency", a, b, limits.rate, "steady throughput / the smaller of summed solo rates"))
+    found += _shares(predicted, measured, limits.share)
+    return [*found, *_lanes(predicted, measured), *_memory(measured)]
 
 
 def as_json(table: list[Row]) -> list[dict[str, Any]]:
@@ -92,6 +103,20 @@ def _lanes(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> Iterato
         capacity = max(ours["capacity"], 1)
         a, b = (None if lane["mean"] is None else lane["mean"] / capacity for lane in (ours, theirs))
         yield _points(f"{ours['name']} mean depth", a, b, LANE_LIMIT, "share of its capacity")
+
+
+def _memory(measured: Mapping[str, Any]) -> Iterator[Row]:
+    """Of the GPUs: the forecast, which was made before the run, beside what workers took at most."""
+    told = measured.get("training", {})
+    peaks = told.get("peaks", {})
+    for role, forecast in told.get("forecast", {}).items():
+        taken = [
+            peak["allocated"]
+            for worker, peak in peaks.items()
+            if worker.startswith(role) and peak["device"].startswith("cuda")
+        ]
+        if taken:
+            yield _relative(f"memory of a {role}", float(forecast["total"]), float(max(taken)), MEMORY_LIMIT, "bytes")
 
 
 def _share(worker: Mapping[str, Any], state: str) -> float | None:
