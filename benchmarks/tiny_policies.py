@@ -14,7 +14,7 @@ import torch
 
 from dflash_run.tiny.baselines import ACCEPTED, LOSS, bigram, untrained
 from dflash_run.training.preparation import prepare_training
-from dflash_run.training.train import train
+from dflash_run.training.train import processes, train
 from dflash_sim.prediction import summary_of
 from policies.loading import load, replaced
 from policies.pipeline import Pipeline
@@ -66,7 +66,7 @@ def _trained(pipeline: Pipeline, folder: Path) -> dict[str, float]:
     summary: dict[str, Any]
     file = folder / "summary.json"
     if not file.exists():
-        run, told = train(prepare_training(pipeline, gpus=0), folder, start="forkserver")
+        run, told = train(prepare_training(pipeline, gpus=0), folder, hire=processes("forkserver"))
         summary = summary_of(run, kind="training", **told)
         if summary["stop_reason"] != "data_exhausted" or run.failures:
             raise SystemExit(f"{folder}: {summary['stop_reason']}, {run.failures}")

@@ -65,20 +65,29 @@ class _ThreadMail:
         self._said.put((self._worker, message))
 
 
+class GrowingCrew(Crew, Protocol):
+    """One that workers can join."""
+
+    def add(self, worker: Worker, job: Job) -> None:
+        """Start another worker; one of this name that was given up is replaced."""
+        ...
+
+
 class ThreadCrew:
     """Every worker is a daemon thread. A hanging thread cannot be killed: it is given up and ends with the process."""
 
     def __init__(self, jobs: Mapping[Worker, Job]) -> None:
         self._said: queue.SimpleQueue[tuple[Worker, object]] = queue.SimpleQueue()
-        self._mail = {worker: _ThreadMail(worker, self._said) for worker in jobs}
-        self._threads = {
-            worker: threading.Thread(
-                target=self._work, args=(worker, jobs[worker]), name=_named(worker), daemon=True
-            )
-            for worker in self._mail
-        }
-        for thread in self._threads.values():
-            thread.start()
+        self._mail: dict[Worker, _ThreadMail] = {}
+        self._threads: dict[Worker, threading.Thread] = {}
+        for worker, job in jobs.items():
+            self.add(worker, job)
+
+    def add(self, worker: Worker, job: Job) -> None:
+        self._mail[worker] = _ThreadMail(worker, self._said)
+        thread = threading.Thread(target=self._work, args=(worker, job), name=_named(worker), daemon=True)
+        self._threads[worker] = thread
+        thread.start()
 
     def post(self, worker: Worker, message: object) -> None:
         self._mail[worker].box.put(message)
@@ -161,21 +170,30 @@ class ProcessCrew:
     """
 
     def __init__(self, jobs: Mapping[Worker, Job], start: str = "spawn") -> None:
-        context: Any = multiprocessing.get_context(start)
+        self._context: Any = multiprocessing.get_context(start)
         self._pipes: dict[Worker, Connection[Any, Any]] = {}
         self._processes: dict[Worker, BaseProcess] = {}
-        for worker in jobs:
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_work_in_process,
-                args=(theirs, jobs[worker]),
-                name=_named(worker),
-                daemon=True,
-            )
-            with _no_interrupts():
-                process.start()
-            theirs.close()
-            self._pipes[worker], self._processes[worker] = ours, process
+        for worker, job in jobs.items():
+            self.add(worker, job)
+
+    def add(self, worker: Worker, job: Job) -> None:
+        before = self._processes.get(worker)
+        if before is not None:  # its memory must be free again
+            before.join(_GRACE_S)
+            before.kill()
+            before.join()
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(
+            target=_work_in_process, args=(theirs, job), name=_named(worker), daemon=True
+        )  # fmt: skip
+        with _no_interrupts():
+            process.start()
+        theirs.close()
+        self._pipes[worker], self._processes[worker] = ours, process
+
+    def workers(self) -> list[Worker]:
+        """Those that have not gone."""
+        return list(self._pipes)
 
     def process(self, worker: Worker) -> BaseProcess:
         """The worker's process."""

@@ -66,6 +66,10 @@ class Records:
         """`computed` by a target, `taken` by a drafter."""
         self._file.write(f"{did},{batch}\n")
 
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
     def close(self) -> None:
         self._file.close()
 

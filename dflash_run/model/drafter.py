@@ -62,7 +62,7 @@ class Drafter(nn.Module):
         self.norm = RMSNorm(shape.hidden_size, shape.rms_norm_eps)
         self.to(torch.float32).to_empty(device=device)
         if torch.device(device).type != "meta":
-            self._initialise(seed)
+            self.initialise(seed)
 
     def forward(self, features: Tensor, embeddings: Tensor, positions: Tensor, masks: Masks) -> Tensor:
         """Hidden states of the blocks' slots, [b, A·B, H], normed and ready for the target's head.
@@ -81,7 +81,7 @@ class Drafter(nn.Module):
         return normed
 
     @torch.no_grad()
-    def _initialise(self, seed: int) -> None:
+    def initialise(self, seed: int) -> None:
         """Norms 1, matrices normal; drawn on the host, whose generator gives the same on every machine."""
         generator = torch.Generator().manual_seed(seed)
         for parameter in self.parameters():

@@ -70,6 +70,8 @@ class _Head(torch.autograd.Function):
                 else:
                     surplus.sub_(wanted)
                 slope[part] = surplus.to(head.dtype) @ head
+                del surplus
+            del logits, wanted  # or they would still be there when the next chunk's are made
         ctx.save_for_backward(slope)
         ctx.mark_non_differentiable(entropy, correct)
         return loss, entropy, correct

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from dflash_run.crew import ProcessCrew, Worker
+from dflash_run.crew import Worker
 from dflash_run.messages import Ready
 from dflash_run.profiling.grid import Cell, grid
 from dflash_run.profiling.jobs import be_drafter, be_target
@@ -15,27 +15,31 @@ from dflash_run.profiling.measuring import Effort, Found, Measuring
 from dflash_run.profiling.pairs import Pair, pairs_of
 from dflash_run.profiling.stage import Stage
 from dflash_run.training.preparation import Preparation
-from dflash_run.training.train import START_S, jobs_for
+from dflash_run.training.train import START_S, Hire, orders_for, processes
 from dflash_run.transport.memory import SharedMemory
 from dflash_run.transport.slots import SlotTable
 from dflash_sim.timings_file import Profile, build_profile
 
-_WORK: Final = {"target": be_target, "drafter": be_drafter}
+WORK: Final = {"target": be_target, "drafter": be_drafter}
 
 Progress = Callable[[str], None]
 """Told what is being measured."""
 
 
 def profile(
-    prepared: Preparation, *, effort: Effort | None = None, start: str = "spawn", progress: Progress = lambda what: None
+    prepared: Preparation,
+    *,
+    effort: Effort | None = None,
+    hire: Hire | None = None,
+    progress: Progress = lambda what: None,
 ) -> Profile:
-    """Measure what this training would do on this machine. `start`: how processes are started.
+    """Measure what this training would do on this machine. `hire`: where workers come from; they must do `WORK`.
 
     Raises PipelineError where a worker fails.
     """
-    effort = effort or Effort()
+    effort, hire = effort or Effort(), hire or processes(work=WORK)
     cells, pairs = grid(prepared.leg), pairs_of(prepared.placement)
-    with _ready(prepared, _wanted(prepared, pairs), effort, start, progress) as measuring:
+    with _ready(prepared, _wanted(prepared, pairs), effort, hire, progress) as measuring:
         progress("measuring targets")
         measuring.firsts(cells)
         measuring.targets(cells)
@@ -47,7 +51,7 @@ def profile(
         measuring.peaks()
     found = measuring.found
     if bool(prepared.placement.gpus()) if effort.again is None else effort.again:
-        with _ready(prepared, [("target", 0), ("drafter", 0)], effort, start, progress) as measuring:
+        with _ready(prepared, [("target", 0), ("drafter", 0)], effort, hire, progress) as measuring:
             measuring.firsts(cells)
         found.cold, found.first = found.first, measuring.found.first
     return _profile(prepared, found)
@@ -55,7 +59,7 @@ def profile(
 
 @contextlib.contextmanager
 def _ready(
-    prepared: Preparation, wanted: list[Worker], effort: Effort, start: str, progress: Progress
+    prepared: Preparation, wanted: list[Worker], effort: Effort, hire: Hire, progress: Progress
 ) -> Iterator[Measuring]:
     """Workers that have started, and drafters that have formed their group."""
     with contextlib.ExitStack() as stack:
@@ -63,8 +67,8 @@ def _ready(
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")
         stack.callback(memory.close)
         slots = SlotTable(memory.new)
-        jobs = jobs_for(prepared, folder, slots, work=_WORK)
-        crew = ProcessCrew({worker: job for worker, job in jobs.items() if worker in wanted}, start)
+        orders = orders_for(prepared, folder, slots)
+        crew = hire({worker: told for worker, told in orders.items() if worker in wanted})
         stack.callback(crew.close)
         stage = Stage(crew, START_S)
         progress("starting workers")

@@ -10,6 +10,7 @@ import torch
 
 from dflash_run.data.corpus import Corpus
 from dflash_run.messages import Finish
+from dflash_run.training.messages import Renew, Rested
 from dflash_run.training.orders import PEAK, TrainingOrders
 from dflash_run.training.pulse import Pulse
 from dflash_run.transport.staging import Mapped
@@ -23,17 +24,37 @@ class Bench:
     def __init__(self, mail: Mail, orders: TrainingOrders) -> None:
         torch.set_num_threads(orders.threads)
         self.mail = mail
-        self.orders = orders
         self.device = torch.device(orders.devices[0])
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
+            # cuDNN's attention builds a plan for each new (samples, length): 63 ms on an H200, as much as the batch.
+            torch.backends.cuda.enable_cudnn_sdp(False)
+        self.mapped = Mapped(orders.slot_bytes, self.device)
+        self.pulse = Pulse(mail, orders.heartbeat_s)
+        self._said = 0.0
+        self._begin(orders)
+
+    def _begin(self, orders: TrainingOrders) -> None:
+        """What belongs to one run."""
+        self.orders = orders
         self.pipeline = from_mapping(orders.config)
         self.corpus = Corpus.open(Path(orders.corpus))
-        self.mapped = Mapped(orders.slot_bytes, self.device)
         self.records = Records(orders.records)
-        self.pulse = Pulse(mail, orders.heartbeat_s)
         self.taken = 0
-        self._said = 0.0
+
+    def rests(self) -> bool:
+        """Let go of a run. True: another one begins, and its orders are in force; False: told to finish."""
+        self._note_peak()
+        self.records.close()
+        self.mapped.close(host_only=True)
+        self.mail.send(Rested())
+        while not isinstance(message := self.mail.get(None), Renew):
+            if isinstance(message, Finish):
+                return False
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        self._begin(message.orders)
+        return True
 
     @property
     def keep_last(self) -> bool:
@@ -71,7 +92,8 @@ class Bench:
 
     def close(self) -> None:
         """Say how much memory it took, and let go of everything."""
-        self._note_peak()
+        if not self.records.closed:
+            self._note_peak()
         self.mapped.close()
         self.records.close()
 

@@ -41,7 +41,7 @@ from dflash_run.training.arrivals import Arrival, Arrivals, Moment
 from dflash_run.training.batch import MicroBatch
 from dflash_run.training.bench import Bench
 from dflash_run.training.group import Collective, DrafterGroup
-from dflash_run.training.messages import Evaluate, Evaluated, Probe, Probed, Save, Saved, TrainOn
+from dflash_run.training.messages import Evaluate, Evaluated, Probe, Probed, Rest, Save, Saved, TrainOn
 from dflash_run.training.orders import TrainingOrders
 from dflash_run.training.replica import Replica
 from dflash_run.training.report import StepReport
@@ -69,9 +69,15 @@ class DrafterLoop:
         self._bench = bench = Bench(mail, orders)
         with bench.pulse.busy():
             self._replica, self._shape = _replica(bench)
-        prefetch = bench.pipeline.dispatch.prefetch
-        self._arrivals = Arrivals(bench.mapped, orders.slot_bytes, 1 + prefetch + _AHEAD, orders.verify)
         self._group = DrafterGroup(orders.number, bench.device)
+        self._begin()
+
+    def _begin(self) -> None:
+        """What belongs to one run."""
+        bench = self._bench
+        prefetch = bench.pipeline.dispatch.prefetch
+        count = 1 + prefetch + _AHEAD
+        self._arrivals = Arrivals(bench.mapped, bench.orders.slot_bytes, count, bench.orders.verify)
         self._open = -1
         self._last = -1
         """The step that it applied last."""
@@ -83,17 +89,27 @@ class DrafterLoop:
         self._epoch = 0
 
     def run(self) -> None:
-        """Work until told to finish."""
+        """Work until told to finish, a run after the other where this worker is kept."""
+        try:
+            while self._run_once() and self._bench.rests():
+                self._begin()
+                with self._bench.pulse.busy():
+                    self._replica.restart(self._bench.pipeline.seed)
+        finally:
+            self._bench.close()
+
+    def _run_once(self) -> bool:
+        """Whether it is to rest then; else it has been told to finish."""
         mail = self._bench.mail
         mail.send(Ready())
         try:
-            while not isinstance(message := mail.get(self._patience()), Finish):
+            while not isinstance(message := mail.get(self._patience()), Finish | Rest):
                 if message is not None:
                     self._handle(message)
                 self._go_on()
         finally:
             self._group.leave()
-            self._bench.close()
+        return isinstance(message, Rest)
 
     def _handle(self, message: object) -> None:
         send = self._bench.mail.send

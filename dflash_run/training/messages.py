@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from dflash_run.messages import Answer, Question
+from dflash_run.training.orders import TrainingOrders
 from dflash_run.transport.parcel import Parcel, Slot
 
 
@@ -30,6 +31,23 @@ class TrainOn:
     def batch(self) -> int:
         """The batch's number."""
         return self.parcel.batch
+
+
+@dataclass(frozen=True, slots=True)
+class Rest(Question):
+    """To a worker that is kept for another run: let go of this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rested(Answer):
+    """Nothing of the run is left, but the model and what was compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """To a worker that rests: begin another run; answered as a start is."""
+
+    orders: TrainingOrders
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,6 +99,14 @@ class Replica:
         self.drop()
         return StepReport(figures, norm, applied, lr)
 
+    @torch.no_grad()
+    def restart(self, seed: int) -> None:
+        """As new: the weights that this seed gives, and an optimizer that has done nothing."""
+        self.drafter.initialise(seed)
+        for tensor in self._moments().values():
+            tensor.zero_()
+        self.drop()
+
     def drop(self) -> None:
         """Forget what was summed."""
         self.flat.zero_()

@@ -10,7 +10,7 @@ from dflash_run.model.config import target_config
 from dflash_run.model.shape import DrafterShape
 from dflash_run.model.target import TappedTarget
 from dflash_run.training.bench import Bench
-from dflash_run.training.messages import ComputeStates, HeldOut, HoldOut
+from dflash_run.training.messages import ComputeStates, HeldOut, HoldOut, Rest
 from dflash_run.training.orders import TrainingOrders
 from dflash_run.transport.parcel import Parcel, Slot
 from dflash_run.transport.staging import checksum, dtype_name, states, write_head
@@ -34,17 +34,22 @@ class TargetLoop:
         self._staged = bench.on_host and bench.device.type == "cuda"
         """Whether hidden states are computed into a buffer on the GPU, then copied to host memory."""
         self._buffer = torch.empty(orders.slot_bytes if self._staged else 0, dtype=torch.uint8, device=bench.device)
-        self._verify = orders.verify
 
     def run(self) -> None:
-        """Work until told to finish."""
-        bench = self._bench
-        bench.mail.send(Ready(self._probe()))
+        """Work until told to finish, a run after the other where this worker is kept."""
         try:
-            while not isinstance(message := bench.mail.get(None), Finish):
-                self._handle(message)
+            while self._run_once() and self._bench.rests():
+                pass
         finally:
-            bench.close()
+            self._bench.close()
+
+    def _run_once(self) -> bool:
+        """Whether it is to rest then; else it has been told to finish."""
+        mail = self._bench.mail
+        mail.send(Ready(self._probe()))
+        while not isinstance(message := mail.get(None), Finish | Rest):
+            self._handle(message)
+        return isinstance(message, Rest)
 
     def _handle(self, message: object) -> None:
         match message:
@@ -78,7 +83,7 @@ class TargetLoop:
         if self._staged:
             there = states(self._memory(slot), tuple(values.shape), dtype_name(values.dtype))  # type: ignore[arg-type]
             there.copy_(values, non_blocking=True)
-        total = int(checksum(values)) if self._verify or verify else None
+        total = int(checksum(values)) if self._bench.orders.verify or verify else None
         samples, positions, width = values.shape
         parcel = Parcel(
             batch, slot, (samples, positions, width), dtype_name(values.dtype), total, self._bench.mapped.handle(slot)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from dflash_run.crew import Job, ProcessCrew, Worker
+from dflash_run.crew import Crew, ProcessCrew, Worker
 from dflash_run.launcher import Launcher, Limits
 from dflash_run.training.briefing import Progress, TrainingBriefing, trained_runs
 from dflash_run.training.checkpoint import Checkpoint, Checkpoints
@@ -32,10 +32,20 @@ START_S: Final = 1800.0
 """How long workers may take to load their models."""
 CLOSE_S: Final = 300.0
 """How long the last checkpoint may take."""
-WORK: Final[Mapping[str, Callable[..., None]]] = {"target": be_target, "drafter": be_drafter}
-"""What workers of each role do."""
 HELD_OUT_SAMPLES: Final = 64
 """Held-out samples that are evaluated on, at most: their hidden states are kept for the whole run."""
+
+
+Hire = Callable[[Mapping[Worker, TrainingOrders]], Crew]
+"""Starts workers with these orders, or tells workers that are kept of another run."""
+Work = Mapping[str, Callable[..., None]]
+"""By role, the function of (mail, orders) that a worker runs."""
+WORK: Final[Work] = {"target": be_target, "drafter": be_drafter}
+
+
+def processes(start: str = "spawn", work: Work = WORK) -> Hire:
+    """A process for each worker, for one run. `start`: how they are started."""
+    return lambda orders: ProcessCrew({each: partial(work[each[0]], orders=orders[each]) for each in orders}, start)
 
 
 def train(
@@ -43,14 +53,15 @@ def train(
     folder: Path,
     *,
     verify: bool = False,
-    start: str = "spawn",
+    hire: Hire | None = None,
     watch: Callable[[float, Run, dict[str, float]], None] | None = None,
     run: Run | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Train what `prepare_training` prepared; everything is kept in `folder`.
 
-    `start`: how processes are started. `watch(now_s, run, figures)` is called several times a second. `run`: one that
-    was prepared for this (`timed=False`). Returns the run and what its summary says of the training.
+    `hire`: where workers come from; None: spawned processes. `watch(now_s, run, figures)` is called several times a
+    second. `run`: one that was prepared for this (`timed=False`). Returns the run and what its summary says of the
+    training.
     """
     pipeline = prepared.pipeline
     run = run or prepare(pipeline, plan=prepared.leg, timed=False)
@@ -63,7 +74,7 @@ def train(
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")
         stack.callback(memory.close)
         slots = SlotTable(memory.new)
-        crew = ProcessCrew(jobs_for(prepared, folder, slots, verify), start)
+        crew = (hire or processes())(orders_for(prepared, folder, slots, verify))
         stack.callback(crew.close)
         briefing = _briefing(prepared, folder, progress, slots, scalars)
         launcher = Launcher(
@@ -141,25 +152,21 @@ def _describe(prepared: Preparation, progress: Progress, held_out: dict[str, flo
     )
 
 
-def jobs_for(
-    prepared: Preparation,
-    folder: Path,
-    slots: SlotTable,
-    verify: bool = False,
-    work: Mapping[str, Callable[..., None]] = WORK,
-) -> dict[Worker, Job]:
-    """What each process is to do, targets first. `work`: by role, the function of (mail, orders) that it runs."""
+def orders_for(
+    prepared: Preparation, folder: Path, slots: SlotTable, verify: bool = False
+) -> dict[Worker, TrainingOrders]:
+    """What each worker is told, targets first."""
     pipeline, placement = prepared.pipeline, prepared.placement
     devices: dict[Worker, tuple[str, ...]] = {("target", t): names for t, names in enumerate(placement.targets)}
     devices |= {("drafter", d): (name,) for d, name in enumerate(placement.drafters)}
     faults = {(fault.role, fault.worker): fault for fault in planned_faults(pipeline)}
     threads = threads_for(len(devices))
-    jobs: dict[Worker, Job] = {}
+    told: dict[Worker, TrainingOrders] = {}
     for worker, names in devices.items():
         role, number = worker
         owner = HOST if pipeline.memory.staging == "host" else number
         fault = faults.get(worker)
-        orders = TrainingOrders(
+        told[worker] = TrainingOrders(
             number=number,
             devices=names,
             config=resolved(pipeline),
@@ -175,10 +182,9 @@ def jobs_for(
             failure="crash" if fault is None else fault.kind,
             threads=threads,
         )
-        jobs[worker] = partial(work[role], orders=orders)
     for number in range(len(placement.targets)):
         slots.free(-1 - number)
-    return jobs
+    return told
 
 
 def threads_for(workers: int) -> int:

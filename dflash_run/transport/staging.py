@@ -62,14 +62,17 @@ class Mapped:
         for key in [key for key in self._slots if key[0] == owner]:
             del self._slots[key]
 
-    def close(self) -> None:
-        """Let go of everything, registered memory first."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
-            for (owner, _), memory in self._slots.items():
-                if owner == HOST:
-                    torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
-        self._slots.clear()
+    def close(self, *, host_only: bool = False) -> None:
+        """Let go of everything, registered memory first; or of host memory only, which is a run's own."""
+        for key in [key for key in self._slots if key[0] == HOST]:
+            memory = self._slots.pop(key)
+            if self.device.type == "cuda":
+                torch.cuda.current_stream(self.device).synchronize()
+                torch.cuda.cudart().cudaHostUnregister(memory.data_ptr())
+        if not host_only:
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+            self._slots.clear()
 
 
 def states(slot: torch.Tensor, shape: tuple[int, int, int], dtype: str) -> torch.Tensor:

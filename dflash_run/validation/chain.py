@@ -9,7 +9,7 @@ from dflash_run.profiling.measuring import Effort
 from dflash_run.profiling.profile import profile
 from dflash_run.training.forecast import Forecast, compared, forecast
 from dflash_run.training.preparation import prepare_training
-from dflash_run.training.train import train
+from dflash_run.training.train import Hire, train
 from dflash_run.validation.cases import Case
 from dflash_run.validation.kept import PROFILE, SUMMARY, TABLE, table_of
 from dflash_run.validation.table import Limits, Row, as_json
@@ -32,14 +32,14 @@ def validate(
     work: Path,
     *,
     gpus: int,
-    start: str = "spawn",
+    hire: Hire | None = None,
     effort: Effort | None = None,
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[Row]:
     """Profile, predict, train, compare; what is to be kept goes to `out`, the rest to `work`."""
     prepared = prepare_training(from_mapping(case.prepare(work)), gpus=gpus)
     if not (out / PROFILE).exists():
-        save_timings(profile(prepared, effort=effort, start=start, progress=progress), out / PROFILE)
+        save_timings(profile(prepared, effort=effort, hire=hire, progress=progress), out / PROFILE)
     foretold = forecast(prepared, out / PROFILE)
     if case.seconds is not None:
         case = replace(case, samples=enough_samples(case, foretold), seconds=None)
@@ -51,7 +51,7 @@ def validate(
     foresight = foretold.beside(run)
     folder = work / f"run-{case.name}"
     run, told = train(
-        prepared, folder, start=start, watch=lambda now, run, figures: _look(foresight.look(now), progress), run=run
+        prepared, folder, hire=hire, watch=lambda now, run, figures: _look(foresight.look(now), progress), run=run
     )
     summary = summary_of(run, kind="training", **told)
     summary["prediction"] = finite(compared(foretold, foresight, summary))

@@ -1,16 +1,19 @@
 """The attention rule: dense, sparse, and against its wording."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_mask
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn.attention.flex_attention import BlockMask, create_mask, flex_attention
 
 from dflash_run.model.attention import attend
+from dflash_run.model.compiled import compiled
 from dflash_run.model.mask import masks_for
 from dflash_run.model.rule import mask_mod
 from dflash_run.model.tiles import TILE, block_mask
-from tests.run.model.tiny import SLIDING
+from tests.run.model.tiny import SHAPE, SLIDING
 
 
 def _case(seed: int) -> tuple[torch.Tensor, torch.Tensor | None, int]:
@@ -93,3 +96,19 @@ def _tiles(counts: torch.Tensor | None, which: torch.Tensor | None) -> torch.Ten
     assert counts is not None and which is not None
     named = torch.arange(which.shape[-1]) < counts[..., None]
     return torch.zeros(which.shape, dtype=torch.bool).scatter(-1, which.long(), named)[:, 0]
+
+
+def test_attention_is_compiled_once_for_all_lengths_and_numbers_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variant that turns up late stops a drafter for seconds in the middle of its run."""
+    counter = CompileCounterWithBackend("eager")
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    torch._dynamo.reset()
+    flex = compiled.__wrapped__(flex_attention)
+    draw = torch.Generator().manual_seed(0)
+    for samples, context in [(2, 77), (3, 128), (8, 256), (2, 300)]:
+        anchors = torch.randint(0, context, (samples, 64), generator=draw).sort(1).values
+        mask = masks_for(SHAPE, anchors, context, None, sparse=True)["full_attention"]
+        queries = 64 * SHAPE.block_size
+        shapes = ((4, queries), (2, context + queries), (2, context + queries))
+        flex(*(torch.randn(samples, *each, 16, generator=draw) for each in shapes), block_mask=mask, enable_gqa=True)
+    assert counter.frame_count == 1

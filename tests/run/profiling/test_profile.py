@@ -13,7 +13,7 @@ from dflash_run.profiling.profile import profile
 from dflash_run.training.devices import Placement
 from dflash_run.training.preparation import prepare_training
 from policies.faults import PipelineError
-from tests.run.training.cases import START, training_pipeline
+from tests.run.training.cases import PROFILED, training_pipeline
 
 QUICK = Effort(repeats=3, most_repeats=3, least_s=0.0, flow_s=0.03, rounds=1)
 
@@ -26,7 +26,7 @@ def case(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_profile_holds_raw_samples_of_every_part_and_the_settings_they_depend_on(case: Path) -> None:
     pipeline = training_pipeline(case, targets=2, drafters=2)
     prepared = prepare_training(pipeline, gpus=0)
-    found = profile(prepared, effort=QUICK, start=START)
+    found = profile(prepared, effort=QUICK, hire=PROFILED)
     shapes = {(cell.size, cell.length) for cell in grid(prepared.leg)}
     assert found.target is not None and found.drafter is not None and found.step is not None
     for role, parts in ((found.target, {"padding", "forward"}), (found.drafter, {"padding", "forward", "backward"})):
@@ -69,7 +69,7 @@ def test_the_grid_spans_the_plan_and_has_no_shape_twice(case: Path) -> None:
 
 def test_first_batches_are_measured_again_in_new_processes_where_compiling_matters(case: Path) -> None:
     prepared = prepare_training(training_pipeline(case), gpus=0)
-    found = profile(prepared, effort=replace(QUICK, again=True), start=START)
+    found = profile(prepared, effort=replace(QUICK, again=True), hire=PROFILED)
     assert found.target is not None and found.drafter is not None
     assert len(found.drafter.first_seconds) == len(found.drafter.cold_first_seconds) == 1
     assert found.drafter.first_seconds != found.drafter.cold_first_seconds
@@ -79,7 +79,7 @@ def test_a_worker_that_fails_ends_the_profile_with_its_reason(case: Path) -> Non
     prepared = prepare_training(training_pipeline(case), gpus=0)
     shutil.move(case / "target" / "config.json", case / "target" / "away.json")
     try:
-        with pytest.raises(PipelineError, match="target/0: could not be measured"):
-            profile(prepared, effort=QUICK, start=START)
+        with pytest.raises(PipelineError, match=r"(target|drafter)/0: could not be measured"):
+            profile(prepared, effort=QUICK, hire=PROFILED)
     finally:
         shutil.move(case / "target" / "away.json", case / "target" / "config.json")

@@ -4,7 +4,9 @@ import multiprocessing
 from pathlib import Path
 from typing import Any
 
+from dflash_run.profiling.profile import WORK
 from dflash_run.synthetic import write_target, write_tokens
+from dflash_run.training.train import processes
 from policies.loading import from_mapping
 from policies.pipeline import Pipeline
 
@@ -18,6 +20,9 @@ multiprocessing.set_forkserver_preload(
 )
 START = "forkserver"
 """Imports take seconds a process: tests take them once. What users run spawns, as the end-to-end test does."""
+HIRED = processes(START)
+PROFILED = processes(START, WORK)
+"""They can also be measured."""
 
 
 def training_file(

@@ -18,7 +18,7 @@ from dflash_run.training.train import train
 from dflash_sim.cli import guarded
 from dflash_sim.fitting import fit_sources, save_timings
 from dflash_sim.prediction import prepare, summary_of
-from tests.run.training.cases import START, training_file, training_pipeline
+from tests.run.training.cases import HIRED, PROFILED, training_file, training_pipeline
 
 QUICK = Effort(repeats=3, most_repeats=3, least_s=0.0, flow_s=0.03, rounds=1)
 SIZES: dict[str, Any] = {"samples": 120, "length": 60, "training": {"anchors": 8}}
@@ -36,12 +36,12 @@ def prepared(case: Path) -> Preparation:
 
 @pytest.fixture(scope="module")
 def timings(case: Path, prepared: Preparation) -> Path:
-    save_timings(profile(prepared, effort=QUICK, start=START), case / "timings.json")
+    save_timings(profile(prepared, effort=QUICK, hire=PROFILED), case / "timings.json")
     return case / "timings.json"
 
 
 def test_timings_fitted_from_a_training_predict_that_training(prepared: Preparation, tmp_path: Path) -> None:
-    run, told = train(prepared, tmp_path / "run", start=START)
+    run, told = train(prepared, tmp_path / "run", hire=HIRED)
     measured = summary_of(run, kind="training", **told)
     fitted = fit_sources([tmp_path / "run"])
     save_timings(fitted, tmp_path / "timings.json")
@@ -70,7 +70,7 @@ def test_a_training_is_compared_with_its_prediction_on_the_way_and_in_the_end(
         console.print(view("title", now, run, figures, foresight))
         seen.append(console.file.getvalue())  # type: ignore[attr-defined]
 
-    run, extra = train(prepared, tmp_path, start=START, watch=watch, run=run)
+    run, extra = train(prepared, tmp_path, hire=HIRED, watch=watch, run=run)
     assert any("predicted" in text and "the end at" in text for text in seen)
     assert any("by now at" in text and "to go" in text for text in seen)
     outcome = compared(told, foresight, summary_of(run, kind="training", **extra))

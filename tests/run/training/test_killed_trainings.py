@@ -31,7 +31,7 @@ from dflash_sim.replay import dispatcher_of, replay
 from policies.trace import Input
 from reports.tracefile import read_trace
 from tests.helpers import check_identities
-from tests.run.training.cases import START, training_pipeline
+from tests.run.training.cases import HIRED, START, training_pipeline
 
 LEGS = 6
 """After so many legs a training must have come to its end."""
@@ -97,7 +97,7 @@ def _train(case: Path, folder: Path, resume: Path | None, changes: dict[str, Any
     training.ProcessCrew = KillingCrew  # type: ignore[misc]
     try:
         prepared = prepare_training(training_pipeline(case, **changes), gpus=0, resume=resume)
-        run, told = training.train(prepared, folder, verify=True, start=START)
+        run, told = training.train(prepared, folder, verify=True, hire=HIRED)
     finally:
         training.ProcessCrew = ProcessCrew  # type: ignore[misc]
     summary = summary_of(run, kind="training", **told)

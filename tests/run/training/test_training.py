@@ -18,13 +18,13 @@ from policies.faults import PipelineError
 from policies.trace import Input
 from reports.tracefile import read_trace
 from tests.helpers import check_identities
-from tests.run.training.cases import START, training_pipeline
+from tests.run.training.cases import HIRED, training_pipeline
 
 
 def trained(case: Path, folder: Path, *, resume: Path | None = None, **changes: Any) -> tuple[Run, dict[str, Any]]:
     """Run a training and check what must hold of each."""
     prepared = prepare_training(training_pipeline(case, **changes), gpus=0, resume=resume)
-    run, told = train(prepared, folder, verify=True, start=START)
+    run, told = train(prepared, folder, verify=True, hire=HIRED)
     summary = summary_of(run, kind="training", **told)
     check_identities(summary)
     trace = read_trace(folder)

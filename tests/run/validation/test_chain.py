@@ -17,7 +17,7 @@ from dflash_run.validation.table import Limits, as_json, rows
 from dflash_sim.timings_file import read_timings
 from policies.faults import PipelineError
 from policies.loading import from_mapping
-from tests.run.training.cases import START
+from tests.run.training.cases import PROFILED
 
 KEPT = Path(__file__).parents[3] / "docs" / "validation"
 CPU = next(case for case in CASES if case.name == "cpu-1-1-shared")
@@ -30,7 +30,7 @@ QUICK = Effort(repeats=4, most_repeats=4, least_s=0.0, flow_s=0.1, rounds=1)
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(what is kept, what is not) of one chain."""
     out, work = tmp_path_factory.mktemp("out"), tmp_path_factory.mktemp("work")
-    validate(TINY, out, work, gpus=0, start=START, effort=QUICK)
+    validate(TINY, out, work, gpus=0, hire=PROFILED, effort=QUICK)
     return out, work
 
 
@@ -75,7 +75,7 @@ def test_a_profile_of_other_settings_is_refused_with_the_difference_named(done: 
     out, work = done
     other = replace(TINY, file={**TINY.file, "model": {**TINY.file["model"], "block_size": 8}})
     with pytest.raises(PipelineError, match="was measured with block_size 4, and here it is 8"):
-        validate(other, out, work, gpus=0, start=START)
+        validate(other, out, work, gpus=0, hire=PROFILED)
     assert read_timings(out / "timings.json").settings["block_size"] == 4
 
 
