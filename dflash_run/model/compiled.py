@@ -18,7 +18,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     a process, or run one micro-batch in the main thread first.
     """
     from torch._dynamo import config  # takes a second, and is needed on GPUs only
+    from torch.fx.experimental import _config as shapes
 
+    # Sizes that happen to be equal in the first batch (8 samples, 8 heads) are no promise.
+    shapes.use_duck_shape = False
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)
     # Dynamic from the first call on: else the first shape, the second and every other number of samples is compiled
     # anew, in the middle of a run (6 to 12 s each on an H200).
