@@ -24,8 +24,11 @@ from dflash_sim.cli import (
 )
 from dflash_sim.prediction import summary_of
 from policies.faults import Fault, PipelineError
+from policies.loading import load
 from reports.summary import to_json, versions, write_text
 from reports.table import print_run
+
+COMPUTES = ("sleep", "torch")
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run a pipeline with real workers.")
 
@@ -42,19 +45,34 @@ def rehearse_command(
     file: File,
     speedup: Annotated[float, typer.Option(help="Model seconds per wall second.")] = 1.0,
     driver: Annotated[str, typer.Option(help=f"How workers are run: {' or '.join(CREWS)}.")] = "threads",
+    compute: Annotated[str, typer.Option(help=f"What they do: {' or '.join(COMPUTES)}.")] = "sleep",
     overrides: Overrides = None,
     out: Out = None,
     as_json: AsJson = False,
     seed: Seed = None,
 ) -> None:
-    """Real workers and queues; their computing is a timed sleep. All times told are model seconds."""
+    """Real workers and queues; their computing is a timed sleep. All times told are model seconds.
+
+    With --compute torch a training's file is rehearsed with real batches and kernels: every worker is a thread on its
+    own part of one GPU.
+    """
     faults = []
+    if compute not in COMPUTES:
+        faults.append(Fault("--compute", compute, f"must be {' or '.join(COMPUTES)}"))
+    if compute == "torch" and (driver, speedup) != ("threads", 1.0):
+        given = f"--driver {driver} --speedup {speedup:g}"
+        faults.append(Fault("--compute", compute, f"goes with threads and real time, not {given}", "leave them out"))
     if driver not in CREWS:
         faults.append(Fault("--driver", driver, f"must be {' or '.join(CREWS)}"))
     if not 1e-6 <= speedup < float("inf"):
         faults.append(Fault("--speedup", speedup, "must be a number of at least 1e-6"))
     if faults:
         raise PipelineError(faults)
+    if compute == "torch":
+        from dflash_run.partitions.command import rehearse_computing
+
+        changes = [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])]
+        raise typer.Exit(rehearse_computing(load(file, changes), file, out=out, as_json=as_json))
     pipeline = read(file, overrides, seed)
     folder = out if out is not None else Path("runs") / name_of(pipeline, file)
     check_outputs(folder)
@@ -75,13 +93,14 @@ def profile_command(
     file: File,
     out: Annotated[Path, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
     overrides: Overrides = None,
+    rehearsal: Annotated[bool, typer.Option(help="Of `rehearse --compute torch`, not of a training.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The timings alone on stdout, as JSON.")] = False,
     seed: Seed = None,
 ) -> None:
     """Measure a training's targets, drafters, copies and memory on this machine, without training."""
     from dflash_run.profiling.command import profile_file
 
-    raise typer.Exit(profile_file(file, overrides=overrides, out=out, as_json=as_json, seed=seed))
+    raise typer.Exit(profile_file(file, overrides, out=out, as_json=as_json, seed=seed, rehearsal=rehearsal))
 
 
 @app.command("train")

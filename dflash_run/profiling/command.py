@@ -6,13 +6,16 @@ from pathlib import Path
 
 from rich.console import Console
 
+from dflash_run.profiling.measuring import Effort
 from dflash_run.training.preparation import prepare_training
 from dflash_sim.cli import print_measured
 from dflash_sim.fitting import save_timings
 from policies.loading import load, replaced
 
 
-def profile_file(file: Path, *, overrides: list[str] | None, out: Path, as_json: bool, seed: int | None) -> int:
+def profile_file(
+    file: Path, overrides: list[str] | None, *, out: Path, as_json: bool, seed: int | None, rehearsal: bool
+) -> int:
     """Measure, write, print; returns the exit status. Raises PipelineError."""
     import torch
 
@@ -21,9 +24,21 @@ def profile_file(file: Path, *, overrides: list[str] | None, out: Path, as_json:
     for library in ("huggingface_hub", "transformers", "accelerate"):
         logging.getLogger(library).setLevel(logging.ERROR)
     pipeline = load(file, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
-    prepared = prepare_training(replaced(pipeline, {"faults": []}), gpus=torch.cuda.device_count())
+    pipeline, gpus = replaced(pipeline, {"faults": []}), torch.cuda.device_count()
     people = Console(stderr=True)
-    found = profile(prepared, progress=lambda what: people.print(what, style="dim", highlight=False))
+
+    def progress(what: str) -> None:
+        people.print(what, style="dim", highlight=False)
+
+    if rehearsal:
+        from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
+
+        prepared = prepare_rehearsal(pipeline, gpus=gpus)
+        progress("splitting the device, compiling")
+        stage = set_stage(prepared)
+        found = profile(prepared, effort=Effort(again=False), hire=stage.hire, place=stage.place, progress=progress)
+    else:
+        found = profile(prepare_training(pipeline, gpus=gpus), progress=progress)
     save_timings(found, out)
     if as_json:
         sys.stdout.write(out.read_text(encoding="utf-8"))

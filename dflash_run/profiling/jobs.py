@@ -7,12 +7,14 @@ from dflash_run.worker import Mail
 def be_target(mail: Mail, orders: TrainingOrders) -> None:
     """A target that can be measured."""
     from dflash_run.profiling.loops import ProfiledTarget
+    from dflash_run.training.bench import Bench
 
-    ProfiledTarget(mail, orders).run()
+    ProfiledTarget(Bench(mail, orders)).run()
 
 
 def be_drafter(mail: Mail, orders: TrainingOrders) -> None:
     """A drafter that can be measured."""
     from dflash_run.profiling.loops import ProfiledDrafter
+    from dflash_run.training.bench import Bench
 
-    ProfiledDrafter(mail, orders).run()
+    ProfiledDrafter(Bench(mail, orders)).run()

@@ -71,6 +71,10 @@ class ProfiledDrafter(DrafterLoop):
             found.append(watch.seconds())
         return _columns(found)
 
+    def warm_up(self, samples: tuple[int, ...]) -> None:
+        """Compile what a batch of these needs, and let go of everything."""
+        self._dissect(Dissect(samples, 1))
+        self._bench.close()
 
     def _collective_seconds(self, repeats: int) -> tuple[float, ...]:
         found = []

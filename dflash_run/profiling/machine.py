@@ -40,8 +40,13 @@ def all_versions() -> dict[str, str]:
     return found if driver is None else found | {"driver": driver}
 
 
-def all_settings(prepared: Preparation) -> dict[str, Any]:
-    """Everything that the times depend on, besides the shapes of batches: the file's, the model's, the devices'."""
+PROCESSES: Final = "processes"
+"""Where a training's workers are."""
+
+
+def all_settings(prepared: Preparation, place: str = PROCESSES) -> dict[str, Any]:
+    """Everything that the times depend on, besides the shapes of batches: the file's, the model's, the devices'; and
+    `place`, where the workers are."""
     shape, pipeline = prepared.shape, prepared.pipeline
     found = settings_of(resolved(pipeline)) | {
         "taps": len(shape.taps),
@@ -50,6 +55,7 @@ def all_settings(prepared: Preparation) -> dict[str, Any]:
         "target_layers": shape.target_layers,
         "vocab_size": shape.vocab_size,
         "staging": pipeline.memory.staging,
+        "workers": place,
         **_devices(prepared.placement),
     }
     if "cpu" in found["target_device"] + found["drafter_device"]:

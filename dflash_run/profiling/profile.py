@@ -10,7 +10,7 @@ from dflash_run.crew import Worker
 from dflash_run.messages import Ready
 from dflash_run.profiling.grid import Cell, grid
 from dflash_run.profiling.jobs import be_drafter, be_target
-from dflash_run.profiling.machine import all_settings, all_versions, machine
+from dflash_run.profiling.machine import PROCESSES, all_settings, all_versions, machine
 from dflash_run.profiling.measuring import Effort, Found, Measuring
 from dflash_run.profiling.pairs import Pair, pairs_of
 from dflash_run.profiling.stage import Stage
@@ -31,9 +31,11 @@ def profile(
     *,
     effort: Effort | None = None,
     hire: Hire | None = None,
+    place: str = PROCESSES,
     progress: Progress = lambda what: None,
 ) -> Profile:
-    """Measure what this training would do on this machine. `hire`: where workers come from; they must do `WORK`.
+    """Measure what this training would do on this machine. `hire`: where workers come from, who must do `WORK`;
+    `place`: where they are.
 
     Raises PipelineError where a worker fails.
     """
@@ -54,7 +56,7 @@ def profile(
         with _ready(prepared, [("target", 0), ("drafter", 0)], effort, hire, progress) as measuring:
             measuring.firsts(cells)
         found.cold, found.first = found.first, measuring.found.first
-    return _profile(prepared, found)
+    return _profile(prepared, found, place)
 
 
 @contextlib.contextmanager
@@ -87,7 +89,7 @@ def _wanted(prepared: Preparation, pairs: list[Pair]) -> list[Worker]:
     return sorted(wanted, key=lambda worker: (worker[0] != "target", worker[1]))
 
 
-def _profile(prepared: Preparation, found: Found) -> Profile:
+def _profile(prepared: Preparation, found: Found, place: str) -> Profile:
     anchors = prepared.pipeline.training.anchors
     here = machine()
     step: dict[str, Any] = {"seconds": found.step}
@@ -98,7 +100,7 @@ def _profile(prepared: Preparation, found: Found) -> Profile:
             "version": 1,
             "machine": here,
             "versions": all_versions(),
-            "settings": all_settings(prepared),
+            "settings": all_settings(prepared, place),
             "target": _role(found, "target", None),
             "drafter": _role(found, "drafter", anchors),
             "step": step,

@@ -21,6 +21,9 @@ from policies.loading import from_mapping
 class Bench:
     """Made once, at the start of a worker's process."""
 
+    poll_s = 0.0005
+    """How often outstanding work of a GPU is asked after."""
+
     def __init__(self, mail: Mail, orders: TrainingOrders) -> None:
         torch.set_num_threads(orders.threads)
         self.mail = mail
@@ -29,7 +32,7 @@ class Bench:
             torch.cuda.set_device(self.device)
             # cuDNN's attention builds a plan for each new (samples, length): 63 ms on an H200, as much as the batch.
             torch.backends.cuda.enable_cudnn_sdp(False)
-        self.mapped = Mapped(orders.slot_bytes, self.device)
+        self.mapped = self._map(orders.slot_bytes)
         self.pulse = Pulse(mail, orders.heartbeat_s)
         self._said = 0.0
         self._begin(orders)
@@ -96,6 +99,9 @@ class Bench:
             self._note_peak()
         self.mapped.close()
         self.records.close()
+
+    def _map(self, slot_bytes: int) -> Mapped:
+        return Mapped(slot_bytes, self.device)
 
     def _note_peak(self) -> None:
         """The most that this process had of its device's memory; of the host's, where it computes there."""

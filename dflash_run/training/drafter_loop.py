@@ -42,16 +42,12 @@ from dflash_run.training.batch import MicroBatch
 from dflash_run.training.bench import Bench
 from dflash_run.training.group import Collective, DrafterGroup
 from dflash_run.training.messages import Evaluate, Evaluated, Probe, Probed, Rest, Save, Saved, TrainOn
-from dflash_run.training.orders import TrainingOrders
 from dflash_run.training.replica import Replica
 from dflash_run.training.report import StepReport
 from dflash_run.transport.parcel import ParcelError
-from dflash_run.worker import Mail
 
 _AHEAD: Final = 2
 """Micro-batches launched and not finished: with one, every batch would leave a gap on the GPU."""
-_POLL_S: Final = 0.0005
-"""How often outstanding work is asked after."""
 
 
 @dataclass(eq=False)
@@ -65,11 +61,11 @@ class _Running:
 class DrafterLoop:
     """One loop over its mail and its outstanding work."""
 
-    def __init__(self, mail: Mail, orders: TrainingOrders) -> None:
-        self._bench = bench = Bench(mail, orders)
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
         with bench.pulse.busy():
             self._replica, self._shape = _replica(bench)
-        self._group = DrafterGroup(orders.number, bench.device)
+        self._group = DrafterGroup(bench.orders.number, bench.device)
         self._begin()
 
     def _begin(self) -> None:
@@ -149,7 +145,7 @@ class DrafterLoop:
         if self._can_launch():
             return 0.0
         outstanding = self._arrivals.copying or self._running or self._apply or self._report
-        return _POLL_S if outstanding else None
+        return self._bench.poll_s if outstanding else None
 
     def _go_on(self) -> None:
         self._receive()

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dflash_run.profiling.machine import all_settings
+from dflash_run.profiling.machine import PROCESSES, all_settings
 from dflash_run.training.preparation import Preparation
 from dflash_sim.foresight import Course, Foresight
 from dflash_sim.prediction import Run, simulate, summary_of
@@ -51,10 +51,10 @@ class Forecast:
         write_text(folder / FILE, to_json(told))
 
 
-def forecast(prepared: Preparation, profile: Path) -> Forecast:
+def forecast(prepared: Preparation, profile: Path, place: str = PROCESSES) -> Forecast:
     """Simulate the training with a profile. Raises TimingsError, and PipelineError for a profile of other settings."""
     pipeline = placed(prepared)
-    if faults := setting_faults(read_timings(profile), all_settings(prepared), profile):
+    if faults := setting_faults(read_timings(profile), all_settings(prepared, place), profile):
         raise PipelineError(faults)
     return foretold(pipeline, prepared.leg, profile)
 

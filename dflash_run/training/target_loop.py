@@ -11,10 +11,8 @@ from dflash_run.model.shape import DrafterShape
 from dflash_run.model.target import TappedTarget
 from dflash_run.training.bench import Bench
 from dflash_run.training.messages import ComputeStates, HeldOut, HoldOut, Rest
-from dflash_run.training.orders import TrainingOrders
 from dflash_run.transport.parcel import Parcel, Slot
 from dflash_run.transport.staging import checksum, dtype_name, states, write_head
-from dflash_run.worker import Mail
 
 _PROBE_POSITIONS = 64
 """Length of the self-test's batch."""
@@ -23,9 +21,9 @@ _PROBE_POSITIONS = 64
 class TargetLoop:
     """One loop over its mail."""
 
-    def __init__(self, mail: Mail, orders: TrainingOrders) -> None:
-        self._bench = bench = Bench(mail, orders)
-        pipeline = bench.pipeline
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        pipeline, orders = bench.pipeline, bench.orders
         shape = DrafterShape.of(target_config(pipeline.model), pipeline.model, orders.mask_token_id)
         with bench.pulse.busy():
             self._target = TappedTarget(

@@ -56,19 +56,20 @@ def train(
     hire: Hire | None = None,
     watch: Callable[[float, Run, dict[str, float]], None] | None = None,
     run: Run | None = None,
+    kind: str = "training",
 ) -> tuple[Run, dict[str, Any]]:
     """Train what `prepare_training` prepared; everything is kept in `folder`.
 
     `hire`: where workers come from; None: spawned processes. `watch(now_s, run, figures)` is called several times a
-    second. `run`: one that was prepared for this (`timed=False`). Returns the run and what its summary says of the
-    training.
+    second. `run`: one that was prepared for this (`timed=False`). `kind`: what the trace says it is of. Returns the run
+    and what its summary says of the training.
     """
     pipeline = prepared.pipeline
     run = run or prepare(pipeline, plan=prepared.leg, timed=False)
     progress = _progress(prepared)
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(interruptible())
-        writer = stack.enter_context(trace_writer(folder, "training", run, every_s=2.0))
+        writer = stack.enter_context(trace_writer(folder, kind, run, every_s=2.0))
         scalars = Scalars(folder, pipeline.training.tracker, folder.name, resolved(pipeline))
         stack.callback(scalars.close)
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")

@@ -1,0 +1,42 @@
+"""`dflash-run rehearse --compute torch`: from a training's file to a rehearsal with real kernels on one device."""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from dflash_run.live import live_view
+from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
+from dflash_run.training.train import train
+from dflash_sim.cli import check_outputs, console, described, name_of, status_of
+from dflash_sim.prediction import prepare, summary_of
+from policies.loading import replaced
+from policies.pipeline import Pipeline
+from reports.summary import to_json, write_text
+from reports.table import print_run
+
+
+def rehearse_computing(pipeline: Pipeline, file: Path, *, out: Path | None, as_json: bool) -> int:
+    """Rehearse, print, write the summary; returns the exit status. Raises PipelineError."""
+    import torch
+
+    prepared = prepare_rehearsal(replaced(pipeline, {"faults": []}), gpus=torch.cuda.device_count())
+    name = name_of(pipeline, file)
+    folder = out if out is not None else Path("runs") / name
+    check_outputs(folder)
+    people = Console(stderr=True) if as_json else console()
+    stage = set_stage(prepared)
+    if stage.split.refused is not None:
+        people.print(f"one GPU, not split: {stage.split.refused}; workers share all of it", markup=False)
+    title = f"{name}: {described(prepared.pipeline)}, {stage.place}"
+    run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
+    with live_view(title) as watch:
+        run, told = train(prepared, folder, hire=stage.hire, run=run, kind="rehearsal", watch=watch)
+    compute = {"workers": stage.place, "refused": stage.split.refused}
+    summary = summary_of(run, kind="rehearsal", driver="threads", compute=compute, **told)
+    write_text(folder / "summary.json", to_json(summary))
+    if as_json:
+        sys.stdout.write(to_json(summary))
+    else:
+        print_run(people, summary, title)
+    return status_of([summary])

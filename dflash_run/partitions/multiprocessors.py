@@ -1,0 +1,76 @@
+"""A GPU split into groups of multiprocessors (CUDA green contexts), each with a stream for torch.
+
+Kernels of a group's stream run on its multiprocessors only, so that workers compute side by side as on GPUs of their
+own; memory, its bandwidth and the copy engines stay shared.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+_STEP: Final = 8
+"""Groups are multiples of so many multiprocessors on GPUs since Hopper; the driver rounds up where it needs more."""
+_NON_BLOCKING: Final = 1
+"""CU_STREAM_NON_BLOCKING: does not wait for the legacy default stream."""
+_DEFAULT_STREAM: Final = 1
+"""CU_GREEN_CTX_DEFAULT_STREAM, which a green context must be made with."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Streams for so many workers."""
+
+    streams: tuple["torch.cuda.Stream | None", ...]
+    """None: the processor, which has no streams."""
+    multiprocessors: int | None
+    """Of each group; None: there are no groups."""
+    refused: str | None = None
+    """Why a GPU is not split and its streams are plain ones."""
+
+    def __str__(self) -> str:
+        if self.multiprocessors is not None:
+            return f"{len(self.streams)} groups of {self.multiprocessors} multiprocessors"
+        return "plain streams" if self.refused is not None else "threads of the processor"
+
+
+def split(device: torch.device, count: int) -> Split:
+    """Split `device` evenly into `count` groups. Where the driver refuses, streams share all of it, and `refused` says
+    why."""
+    if device.type != "cuda":
+        return Split((None,) * count, None)
+    torch.zeros(1, device=device)  # the device's context must be there
+    each = torch.cuda.get_device_properties(device).multi_processor_count // count // _STEP * _STEP
+    try:
+        if not each:
+            raise RuntimeError(f"{count} workers are too many for groups of {_STEP} multiprocessors")
+        return Split(tuple(_green(device, count, each)), each)
+    except Exception as error:  # no bindings, an older driver, a GPU shared in another way: run all the same
+        plain = tuple(torch.cuda.Stream(device) for _ in range(count))  # type: ignore[no-untyped-call]
+        return Split(plain, None, f"{type(error).__name__}: {error}")
+
+
+def _green(device: torch.device, count: int, each: int) -> list["torch.cuda.Stream"]:
+    from cuda.bindings import driver  # type: ignore[import-not-found,unused-ignore]
+
+    gpu = _done(driver.cuDeviceGet(device.index or 0))
+    kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
+    whole = _done(driver.cuDeviceGetDevResource(gpu, kind))
+    groups, found, _ = _done(driver.cuDevSmResourceSplitByCount(count, whole, 0, each))
+    if found < count:
+        raise RuntimeError(f"the driver gives {found} groups of {each} multiprocessors, not {count}")
+    streams: list[torch.cuda.Stream] = []
+    for group in groups[:count]:
+        described = _done(driver.cuDevResourceGenerateDesc([group], 1))
+        context = _done(driver.cuGreenCtxCreate(described, gpu, _DEFAULT_STREAM))
+        stream = _done(driver.cuGreenCtxStreamCreate(context, _NON_BLOCKING, 0))
+        streams.append(torch.cuda.ExternalStream(int(stream), device=device))  # type: ignore[no-untyped-call]
+    return streams
+
+
+def _done(answer: tuple[Any, ...]) -> Any:
+    """What a driver's call gives. Raises RuntimeError for its error."""
+    error, *values = answer
+    if int(error) != 0:
+        raise RuntimeError(f"the driver answered {error.name}")
+    return values[0] if len(values) == 1 else tuple(values)

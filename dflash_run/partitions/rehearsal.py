@@ -1,0 +1,79 @@
+"""`rehearse --compute torch`: a topology on one device, with the training's own workers, as threads of one process."""
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from dflash_run.crew import Crew, ThreadCrew, Worker
+from dflash_run.partitions.floor import Floor
+from dflash_run.partitions.multiprocessors import Split, split
+from dflash_run.profiling.grid import grid, middle
+from dflash_run.training.orders import TrainingOrders
+from dflash_run.training.preparation import Preparation, prepare_training
+from dflash_run.training.train import Work, orders_for
+from dflash_run.transport.slots import SlotTable
+from policies.faults import Fault, PipelineError
+from policies.loading import from_mapping, resolved
+from policies.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A device that is split, and the work of its threads: what `Troupe` takes, or `hire` for one run."""
+
+    split: Split
+    work: Work
+
+    @property
+    def place(self) -> str:
+        """Where its workers are, as a profile says it."""
+        return f"threads, {self.split}"
+
+    def hire(self, orders: Mapping[Worker, TrainingOrders]) -> Crew:
+        """Threads for one run."""
+        return ThreadCrew({each: partial(self.work[each[0]], orders=orders[each]) for each in orders})
+
+
+def prepare_rehearsal(pipeline: Pipeline, *, gpus: int) -> Preparation:
+    """As `prepare_training`, with all workers on one device. Raises PipelineError with all that is wrong."""
+    faults = []
+    if pipeline.training.sync != "none":
+        rule = "must be none with --compute torch: NCCL takes one drafter a GPU"
+        faults.append(Fault("training.sync", pipeline.training.sync, rule, "add training.sync=none, or train"))
+    if pipeline.topology.target_gpus > 1:
+        rule = "must be 1 with --compute torch, which has one device"
+        faults.append(Fault("topology.target_gpus", pipeline.topology.target_gpus, rule))
+    try:
+        prepared = prepare_training(on_one_device(pipeline, gpus), gpus=gpus)
+    except PipelineError as error:
+        raise PipelineError([*faults, *error.faults]) from None
+    if faults:
+        raise PipelineError(faults)
+    return prepared
+
+
+def on_one_device(pipeline: Pipeline, gpus: int) -> Pipeline:
+    """The pipeline with every worker on the first GPU, or on the CPU where there is none, and without checkpoints."""
+    mapping = resolved(pipeline)
+    device = "cuda:0" if gpus else "cpu"
+    mapping["topology"]["devices"] = {"targets": device, "drafters": device}
+    mapping["memory"]["staging"] = "device" if gpus else "host"
+    mapping["training"] |= {"save_every": 0, "tracker": "none"}
+    return from_mapping(mapping)
+
+
+def set_stage(prepared: Preparation) -> Stage:
+    """Split the device, and compile what its threads need."""
+    workers: list[Worker] = [("target", number) for number in range(len(prepared.placement.targets))]
+    workers += [("drafter", number) for number in range(len(prepared.placement.drafters))]
+    found = split(torch.device(prepared.placement.drafters[0]), len(workers))
+    floor = Floor(found, workers)
+    with tempfile.TemporaryDirectory(prefix="dflash-compile-") as folder:
+        orders = orders_for(prepared, Path(folder), SlotTable())
+        samples = prepared.plan.samples_of(prepared.ids[middle(grid(prepared.leg)).batch])
+        floor.compile(orders["drafter", 0], tuple(samples.tolist()))
+    return Stage(found, floor.work())
