@@ -29,6 +29,12 @@ from reports.summary import to_json, versions, write_text
 from reports.table import print_run
 
 COMPUTES = ("sleep", "torch")
+Multiprocessors = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N,N,…", help="Of a GPU for each worker, targets first, with --compute torch; left out: evenly."
+    ),
+]
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Run a pipeline with real workers.")
 
@@ -45,6 +51,7 @@ def rehearse_command(
     file: File,
     speedup: Annotated[float, typer.Option(help="Model seconds per wall second.")] = 1.0,
     driver: Annotated[str, typer.Option(help=f"How workers are run: {' or '.join(CREWS)}.")] = "threads",
+    multiprocessors: Multiprocessors = None,
     compute: Annotated[str, typer.Option(help=f"What they do: {' or '.join(COMPUTES)}.")] = "sleep",
     overrides: Overrides = None,
     out: Out = None,
@@ -72,7 +79,8 @@ def rehearse_command(
         from dflash_run.partitions.command import rehearse_computing
 
         changes = [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])]
-        raise typer.Exit(rehearse_computing(load(file, changes), file, out=out, as_json=as_json))
+        sizes = _sizes(multiprocessors)
+        raise typer.Exit(rehearse_computing(load(file, changes), file, sizes=sizes, out=out, as_json=as_json))
     pipeline = read(file, overrides, seed)
     folder = out if out is not None else Path("runs") / name_of(pipeline, file)
     check_outputs(folder)
@@ -93,6 +101,7 @@ def profile_command(
     file: File,
     out: Annotated[Path, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
     overrides: Overrides = None,
+    multiprocessors: Multiprocessors = None,
     rehearsal: Annotated[bool, typer.Option(help="Of `rehearse --compute torch`, not of a training.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The timings alone on stdout, as JSON.")] = False,
     seed: Seed = None,
@@ -100,7 +109,10 @@ def profile_command(
     """Measure a training's targets, drafters, copies and memory on this machine, without training."""
     from dflash_run.profiling.command import profile_file
 
-    raise typer.Exit(profile_file(file, overrides, out=out, as_json=as_json, seed=seed, rehearsal=rehearsal))
+    status = profile_file(
+        file, overrides, out=out, as_json=as_json, seed=seed, rehearsal=rehearsal, sizes=_sizes(multiprocessors)
+    )  # fmt: skip
+    raise typer.Exit(status)
 
 
 @app.command("train")
@@ -130,6 +142,17 @@ def train_command(
         predict=predict,
     )
     raise typer.Exit(status)
+
+
+def _sizes(given: str | None) -> list[int] | None:
+    """Raises PipelineError."""
+    if given is None:
+        return None
+    parts = [part.strip() for part in given.split(",")]
+    if not all(part.isdecimal() and 0 < int(part) <= 4096 for part in parts):
+        rule = "must be whole numbers, one for each worker, targets first"
+        raise PipelineError([Fault("--multiprocessors", given, rule, "e.g. 16,16,8")])
+    return [int(part) for part in parts]
 
 
 def main() -> None:

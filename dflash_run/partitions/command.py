@@ -16,7 +16,9 @@ from reports.summary import to_json, write_text
 from reports.table import print_run
 
 
-def rehearse_computing(pipeline: Pipeline, file: Path, *, out: Path | None, as_json: bool) -> int:
+def rehearse_computing(
+    pipeline: Pipeline, file: Path, *, sizes: list[int] | None, out: Path | None, as_json: bool
+) -> int:
     """Rehearse, print, write the summary; returns the exit status. Raises PipelineError."""
     import torch
 
@@ -25,7 +27,7 @@ def rehearse_computing(pipeline: Pipeline, file: Path, *, out: Path | None, as_j
     folder = out if out is not None else Path("runs") / name
     check_outputs(folder)
     people = Console(stderr=True) if as_json else console()
-    stage = set_stage(prepared)
+    stage = set_stage(prepared, sizes)
     if stage.split.refused is not None:
         people.print(f"one GPU, not split: {stage.split.refused}; workers share all of it", markup=False)
     title = f"{name}: {described(prepared.pipeline)}, {stage.place}"

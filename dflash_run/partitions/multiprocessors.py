@@ -4,6 +4,7 @@ Kernels of a group's stream run on its multiprocessors only, so that workers com
 own; memory, its bandwidth and the copy engines stay shared.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,45 +24,48 @@ class Split:
 
     streams: tuple["torch.cuda.Stream | None", ...]
     """None: the processor, which has no streams."""
-    multiprocessors: int | None
-    """Of each group; None: there are no groups."""
+    multiprocessors: tuple[int, ...]
+    """Of each group; empty: there are no groups."""
     refused: str | None = None
     """Why a GPU is not split and its streams are plain ones."""
 
     def __str__(self) -> str:
-        if self.multiprocessors is not None:
-            return f"{len(self.streams)} groups of {self.multiprocessors} multiprocessors"
+        if self.multiprocessors:
+            return f"groups of {', '.join(map(str, self.multiprocessors))} multiprocessors"
         return "plain streams" if self.refused is not None else "threads of the processor"
 
 
-def split(device: torch.device, count: int) -> Split:
-    """Split `device` evenly into `count` groups. Where the driver refuses, streams share all of it, and `refused` says
-    why."""
+def split(device: torch.device, count: int, sizes: Sequence[int] | None = None) -> Split:
+    """Split `device` into `count` groups, of these sizes or evenly.
+
+    Where the driver refuses, streams share all of the device, and `refused` says why.
+    """
     if device.type != "cuda":
-        return Split((None,) * count, None)
+        return Split((None,) * count, ())
     torch.zeros(1, device=device)  # the device's context must be there
-    each = torch.cuda.get_device_properties(device).multi_processor_count // count // _STEP * _STEP
+    if sizes is None:
+        sizes = [torch.cuda.get_device_properties(device).multi_processor_count // count // _STEP * _STEP] * count
     try:
-        if not each:
+        if not all(sizes):
             raise RuntimeError(f"{count} workers are too many for groups of {_STEP} multiprocessors")
-        return Split(tuple(_green(device, count, each)), each)
+        return Split(tuple(_green(device, sizes)), tuple(sizes))
     except Exception as error:  # no bindings, an older driver, a GPU shared in another way: run all the same
         plain = tuple(torch.cuda.Stream(device) for _ in range(count))  # type: ignore[no-untyped-call]
-        return Split(plain, None, f"{type(error).__name__}: {error}")
+        return Split(plain, (), f"{type(error).__name__}: {error}")
 
 
-def _green(device: torch.device, count: int, each: int) -> list["torch.cuda.Stream"]:
+def _green(device: torch.device, sizes: Sequence[int]) -> list["torch.cuda.Stream"]:
     from cuda.bindings import driver  # type: ignore[import-not-found,unused-ignore]
 
     gpu = _done(driver.cuDeviceGet(device.index or 0))
     kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
-    whole = _done(driver.cuDeviceGetDevResource(gpu, kind))
-    groups, found, _ = _done(driver.cuDevSmResourceSplitByCount(count, whole, 0, each))
-    if found < count:
-        raise RuntimeError(f"the driver gives {found} groups of {each} multiprocessors, not {count}")
+    rest = _done(driver.cuDeviceGetDevResource(gpu, kind))
     streams: list[torch.cuda.Stream] = []
-    for group in groups[:count]:
-        described = _done(driver.cuDevResourceGenerateDesc([group], 1))
+    for size in sizes:
+        groups, found, rest = _done(driver.cuDevSmResourceSplitByCount(1, rest, 0, size))
+        if found < 1 or groups[0].sm.smCount != size:
+            raise RuntimeError(f"the driver gives no group of {size} multiprocessors for worker {len(streams)}")
+        described = _done(driver.cuDevResourceGenerateDesc([groups[0]], 1))
         context = _done(driver.cuGreenCtxCreate(described, gpu, _DEFAULT_STREAM))
         stream = _done(driver.cuGreenCtxStreamCreate(context, _NON_BLOCKING, 0))
         streams.append(torch.cuda.ExternalStream(int(stream), device=device))  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
 """`rehearse --compute torch`: a topology on one device, with the training's own workers, as threads of one process."""
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,11 @@ class Stage:
     def place(self) -> str:
         """Where its workers are, as a profile says it."""
         return f"threads, {self.split}"
+
+    @property
+    def uneven(self) -> bool:
+        """Whether workers of a role are unlike."""
+        return len(set(self.split.multiprocessors)) > 1
 
     def hire(self, orders: Mapping[Worker, TrainingOrders]) -> Crew:
         """Threads for one run."""
@@ -66,11 +71,14 @@ def on_one_device(pipeline: Pipeline, gpus: int) -> Pipeline:
     return from_mapping(mapping)
 
 
-def set_stage(prepared: Preparation) -> Stage:
-    """Split the device, and compile what its threads need."""
+def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None) -> Stage:
+    """Split the device, and compile what its threads need. `sizes`: multiprocessors of each worker, targets first."""
     workers: list[Worker] = [("target", number) for number in range(len(prepared.placement.targets))]
     workers += [("drafter", number) for number in range(len(prepared.placement.drafters))]
-    found = split(torch.device(prepared.placement.drafters[0]), len(workers))
+    if sizes is not None and len(sizes) != len(workers):
+        rule = f"must be {len(workers)} numbers, one for each worker"
+        raise PipelineError([Fault("--multiprocessors", ",".join(map(str, sizes)), rule)])
+    found = split(torch.device(prepared.placement.drafters[0]), len(workers), sizes)
     floor = Floor(found, workers)
     with tempfile.TemporaryDirectory(prefix="dflash-compile-") as folder:
         orders = orders_for(prepared, Path(folder), SlotTable())

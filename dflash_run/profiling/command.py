@@ -14,7 +14,14 @@ from policies.loading import load, replaced
 
 
 def profile_file(
-    file: Path, overrides: list[str] | None, *, out: Path, as_json: bool, seed: int | None, rehearsal: bool
+    file: Path,
+    overrides: list[str] | None,
+    *,
+    out: Path,
+    as_json: bool,
+    seed: int | None,
+    rehearsal: bool,
+    sizes: list[int] | None,
 ) -> int:
     """Measure, write, print; returns the exit status. Raises PipelineError."""
     import torch
@@ -35,8 +42,11 @@ def profile_file(
 
         prepared = prepare_rehearsal(pipeline, gpus=gpus)
         progress("splitting the device, compiling")
-        stage = set_stage(prepared)
-        found = profile(prepared, effort=Effort(again=False), hire=stage.hire, place=stage.place, progress=progress)
+        stage = set_stage(prepared, sizes)
+        effort = Effort(again=False)  # all threads find what was compiled
+        found = profile(
+            prepared, effort=effort, hire=stage.hire, place=stage.place, uneven=stage.uneven, progress=progress
+        )  # fmt: skip
     else:
         found = profile(prepare_training(pipeline, gpus=gpus), progress=progress)
     save_timings(found, out)

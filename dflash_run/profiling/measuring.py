@@ -18,7 +18,7 @@ from dflash_run.profiling.pairs import Pair
 from dflash_run.profiling.stage import Phase, Stage
 from dflash_run.training.messages import ComputeStates, TrainOn
 from dflash_run.training.preparation import Preparation
-from dflash_run.transport.parcel import HOST, Parcel
+from dflash_run.transport.parcel import HOST, Parcel, Slot
 from dflash_run.transport.slots import SlotTable
 
 
@@ -63,6 +63,8 @@ class Found:
     """(bytes, seconds) of each copy to a drafter."""
     step: list[float] = field(default_factory=list)
     all_reduce: list[float] = field(default_factory=list)
+    factors: dict[str, list[float]] = field(default_factory=dict)
+    """Of each worker of a role, where they are unlike."""
     peaks: dict[str, int] = field(default_factory=dict)
     pairs: list[dict[str, Any]] = field(default_factory=list)
 
@@ -82,6 +84,7 @@ class Measuring:
         self._effort = effort
         self._keys = count()
         self._steps = count()
+        self._into: dict[tuple[Worker, Cell], Slot] = {}
         self._parcels: dict[Cell, Parcel] = {}
         self.found = Found()
 
@@ -99,26 +102,22 @@ class Measuring:
         """The first batch of each worker, one after the other."""
         cell = middle(cells)
         for target in self._targets:
-            done, seconds = self._stage.ask(target, self._order(target, cell), Computed)
-            self.found.first["target"].append(seconds)
-            if target == self._targets[0]:
-                assert isinstance(done.parcel, Parcel)
-                self._parcels[cell] = done.parcel
+            self.found.first["target"].append(self._compute(target, cell))
         for drafter in self._drafters:
             self.found.first["drafter"].append(self._train(drafter, cell))
 
+    def factors(self, cells: list[Cell]) -> None:
+        """How much longer each worker takes than the first of its role."""
+        cell, repeats = middle(cells), self._effort.repeats
+        for role, workers in (("target", self._targets), ("drafter", self._drafters)):
+            once = self._compute if role == "target" else self._train
+            taken = {worker: [once(worker, cell) for _ in range(1 + repeats)][1:] for worker in workers}
+            means = [float(np.mean(seconds)) for seconds in taken.values()]
+            self.found.factors[role] = [mean / means[0] for mean in means]
+
     def targets(self, cells: list[Cell]) -> None:
         """Seconds from the order to the answer, as the launcher will see them."""
-        target = self._targets[0]
-        orders = {cell: self._order(target, cell) for cell in cells}
-
-        def once(cell: Cell) -> float:
-            done, seconds = self._stage.ask(target, orders[cell], Computed)
-            assert isinstance(done.parcel, Parcel)
-            self._parcels[cell] = done.parcel
-            return seconds
-
-        self.found.target = self._sample(cells, once)
+        self.found.target = self._sample(cells, lambda cell: self._compute(self._targets[0], cell))
 
     def drafters(self, cells: list[Cell]) -> None:
         """As for targets; copies and steps are timed on the way."""
@@ -177,6 +176,14 @@ class Measuring:
                 found[cell].append(once(cell))
         return found
 
+    def _compute(self, target: Worker, cell: Cell) -> float:
+        """The seconds of a batch; drafters are given what the first target made of it."""
+        done, seconds = self._stage.ask(target, self._order(target, cell), Computed)
+        if target == self._targets[0]:
+            assert isinstance(done.parcel, Parcel)
+            self._parcels[cell] = done.parcel
+        return seconds
+
     def _train(self, drafter: Worker, cell: Cell) -> float:
         """One batch and its step; returns the seconds of the batch."""
         stage, step = self._stage, next(self._steps)
@@ -206,10 +213,10 @@ class Measuring:
         return phases
 
     def _order(self, target: Worker, cell: Cell) -> ComputeStates:
-        """Into a slot of its own."""
-        key = next(self._keys)
-        slot = self._slots.take(key, HOST if self._on_host else target[1])
-        return ComputeStates(cell.batch, self._samples(cell), slot)
+        """Into a slot of its own for each shape."""
+        if (target, cell) not in self._into:
+            self._into[target, cell] = self._slots.take(next(self._keys), HOST if self._on_host else target[1])
+        return ComputeStates(cell.batch, self._samples(cell), self._into[target, cell])
 
     def _training(self, cell: Cell, step: int) -> TrainOn:
         return TrainOn(step, self._parcels[cell], self._targets[0][1], self._samples(cell), 0)

@@ -32,18 +32,21 @@ def profile(
     effort: Effort | None = None,
     hire: Hire | None = None,
     place: str = PROCESSES,
+    uneven: bool = False,
     progress: Progress = lambda what: None,
 ) -> Profile:
     """Measure what this training would do on this machine. `hire`: where workers come from, who must do `WORK`;
-    `place`: where they are.
+    `place`: where they are; `uneven`: workers of a role are unlike, and each is measured.
 
     Raises PipelineError where a worker fails.
     """
     effort, hire = effort or Effort(), hire or processes(work=WORK)
     cells, pairs = grid(prepared.leg), pairs_of(prepared.placement)
-    with _ready(prepared, _wanted(prepared, pairs), effort, hire, progress) as measuring:
+    with _ready(prepared, _wanted(prepared, pairs, uneven), effort, hire, progress) as measuring:
         progress("measuring targets")
         measuring.firsts(cells)
+        if uneven:
+            measuring.factors(cells)
         measuring.targets(cells)
         progress("measuring drafters")
         measuring.drafters(cells)
@@ -81,8 +84,12 @@ def _ready(
         yield measuring
 
 
-def _wanted(prepared: Preparation, pairs: list[Pair]) -> list[Worker]:
+def _wanted(prepared: Preparation, pairs: list[Pair], everyone: bool) -> list[Worker]:
     """The workers to start: one of each role, those of the pairs, and all drafters where they step together."""
+    if everyone:
+        return [("target", number) for number in range(len(prepared.placement.targets))] + [
+            ("drafter", number) for number in range(len(prepared.placement.drafters))
+        ]
     wanted = {("target", 0), ("drafter", 0)} | {worker for pair in pairs for worker in (pair.a, pair.b)}
     if prepared.pipeline.training.sync != "none":
         wanted |= {("drafter", number) for number in range(len(prepared.placement.drafters))}
@@ -114,7 +121,12 @@ def _profile(prepared: Preparation, found: Found, place: str) -> Profile:
 
 def _role(found: Found, role: str, anchors: int | None) -> dict[str, Any]:
     cold = found.cold.get(role, [])
-    return {"samples": _shapes(found, role, anchors), "first_seconds": found.first[role], "cold_first_seconds": cold}
+    return {
+        "samples": _shapes(found, role, anchors),
+        "first_seconds": found.first[role],
+        "cold_first_seconds": cold,
+        "worker_factors": found.factors.get(role, []),
+    }
 
 
 def _shapes(found: Found, role: str, anchors: int | None) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dflash_run.validation.cases import CASES, PARTS, Case
 from dflash_run.validation.chain import limits_of, validate
+from dflash_run.validation.company import company_for
 from dflash_run.validation.kept import TABLE, remake
 from dflash_run.validation.table import as_json, text
 
@@ -33,18 +34,20 @@ def run(cases: Sequence[Case], out: Path, work: Path, again: bool) -> int:
 
     gpus = torch.cuda.device_count()
     for case in cases:
-        if (out / case.name / TABLE).exists() and not again:
-            continue
         if case.gpus > gpus:
             print(f"{case.name}: needs {case.gpus} GPUs; there are {gpus}", file=sys.stderr)
-            continue
-        print(f"{case.name}: about {case.minutes:g} min", file=sys.stderr)
-        folder = out / case.name
-        if again and folder.exists():
-            for file in folder.iterdir():
-                file.unlink()
-        table = validate(case, folder, work, gpus=gpus, progress=lambda what: print(f"  {what}", file=sys.stderr))
-        print(f"{case.name}\n{text(table)}\n")
+    wanted = [case for case in cases if case.gpus <= gpus and (again or not (out / case.name / TABLE).exists())]
+    if not wanted:
+        return 0
+    with company_for(wanted, work, gpus) as company:
+        for case in wanted:
+            print(f"{case.name}: about {case.minutes:g} min", file=sys.stderr)
+            folder = out / case.name
+            if again and folder.exists():
+                for file in folder.iterdir():
+                    file.unlink()
+            table = validate(case, folder, work, company, lambda what: print(f"  {what}", file=sys.stderr))
+            print(f"{case.name}\n{text(table)}\n")
     return 0
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from dflash_run.synthetic import SHAPES, write_target, write_tokens
 
 CPU: Final = "cpu"
+NEW, KEPT, THREADS = "new processes", "kept processes", "threads"
+"""Where workers come from: started for the case, kept for all cases of the part, or threads on parts of one GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +25,10 @@ class Case:
     minutes: float
     """What it takes, about."""
     gpus: int = 0
+    workers: str = NEW
+    """`NEW`, `KEPT` or `THREADS`."""
+    sizes: tuple[int, ...] | None = None
+    """Of `THREADS`: multiprocessors of each worker, targets first; None: evenly."""
     shape: str = "tiny"
     """Of the target, a name in `synthetic.SHAPES`."""
     samples: int
@@ -95,13 +101,18 @@ def _cpu(name: str, targets: int, drafters: int, policy: str, minutes: float, **
 
 def _gpu(name: str, part: str, topology: dict[str, Any], **changes: Any) -> Case:
     anchors, policy = changes.pop("anchors", 72), changes.pop("policy", "shared")
-    sync, buckets = changes.pop("sync", "none"), changes.pop("buckets", [])
-    devices = topology.get("devices")
-    gpus = topology["targets"] + topology["drafters"] if devices is None else 1
+    sync, edges = changes.pop("sync", "none"), changes.pop("edges", [512, 1024])
+    workers = changes.get("workers", NEW)
+    gpus = 1 if "devices" in topology or workers == THREADS else topology["targets"] + topology["drafters"]
     file = {
         "topology": topology,
         "dispatch": {"policy": policy, "depth": 4, "prefetch": 1},
-        "data": {"batch": {"samples": 8}, "order": changes.pop("order", "shuffled"), "buckets": buckets},
+        "data": {
+            "batch": {"samples": changes.pop("batch", 8)},
+            "order": changes.pop("order", "shuffled"),
+            "buckets": edges if policy == "bucketed" else [],
+            "max_length": changes.get("longest", 2048),
+        },
         "model": {"block_size": 16, "drafter_layers": 5},
         "training": {"sync": sync, "anchors": anchors},
         "memory": {"staging": "device"},
@@ -121,12 +132,32 @@ def _cases() -> Iterator[Case]:
     yield _gpu("gpu-1-1-one-card", "one-gpu", _topology(1, 1, "cuda:0"))
     drifting = {"growth": 2.0, "order": "given", "mean": 600, "end_limit": 0.05}
     yield _gpu("gpu-1-1-growing", "one-gpu", _topology(1, 1, "cuda:0"), **drifting)
-    for part, policies in (("policies-a", ("round_robin", "rotating")), ("policies-b", ("shared", "bucketed"))):
-        for policy in policies:
-            edges = [512, 1024] if policy == "bucketed" else []
-            yield _gpu(f"gpu-5-3-{policy}", part, _topology(5, 3), policy=policy, buckets=edges)
-    yield _gpu("gpu-5-3-step", "steps", _topology(5, 3), sync="step")
+    parts: dict[str, Any] = {"workers": THREADS, "batch": 4, "anchors": 24, "samples": 2400, "minutes": 1.4}
+    for policy in POLICIES:
+        yield _gpu(f"one-card-5-3-{policy}", "one-card", _topology(5, 3), policy=policy, **parts)
+    slow = parts | {"sizes": (16,) * 7 + (8,), "minutes": 2.0}
+    yield _gpu("one-card-5-3-slow-drafter", "one-card-slow", _topology(5, 3), **slow)
+    for gpus in (8, 4, 2):
+        yield from _host(gpus)
 
 
+def _host(gpus: int) -> Iterator[Case]:
+    """The record's models and lengths on all GPUs of a host: its split, 5 to 3, and one target more or fewer."""
+    targets = min(max(round(gpus * 5 / 8), 1), gpus - 1)
+    splits = [(each, gpus - each) for each in (targets, targets + 1, targets - 1) if 0 < each < gpus]
+    wide: dict[str, Any] = {"workers": KEPT, "shape": "qwen3-8b", "batch": 2, "anchors": 64, "mean": 2068}
+    wide |= {"sigma": 0.6, "longest": 4096, "samples": 600, "seconds": 60, "minutes": 1.7, "edges": [1024, 2048]}
+    part = f"gpu{gpus}"
+    for policy in POLICIES:
+        name = f"{part}-{splits[0][0]}-{splits[0][1]}-{policy}"
+        yield _gpu(name, f"{part}-policies", _topology(*splits[0]), policy=policy, **wide)
+    for policy, sync in (("round_robin", "step"), ("shared", "step"), ("shared", "pooled")):
+        name = f"{part}-{splits[0][0]}-{splits[0][1]}-{policy}-{sync}"
+        yield _gpu(name, f"{part}-steps", _topology(*splits[0]), policy=policy, sync=sync, **wide)
+    for split in splits[1:]:
+        yield _gpu(f"{part}-{split[0]}-{split[1]}-shared", f"{part}-splits", _topology(*split), **wide)
+
+
+POLICIES: Final = ("round_robin", "rotating", "shared", "bucketed")
 CASES: Final = tuple(_cases())
 PARTS: Final = tuple(dict.fromkeys(case.part for case in CASES))

@@ -5,17 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from dflash_run.profiling.measuring import Effort
-from dflash_run.profiling.profile import profile
 from dflash_run.training.forecast import Forecast, compared, forecast
-from dflash_run.training.preparation import prepare_training
-from dflash_run.training.train import Hire, train
+from dflash_run.training.train import train
 from dflash_run.validation.cases import Case
-from dflash_run.validation.kept import PROFILE, SUMMARY, TABLE, table_of
+from dflash_run.validation.company import Company
+from dflash_run.validation.kept import SUMMARY, TABLE, table_of
 from dflash_run.validation.table import Limits, Row, as_json
-from dflash_sim.fitting import save_timings
-from dflash_sim.prediction import prepare, summary_of
-from policies.loading import from_mapping
+from dflash_sim.prediction import Run, prepare, summary_of
 from reports.summary import finite, to_json, write_text
 from reports.tracefile import read_trace
 from reports.tracelayout import FILE as TRACE
@@ -30,29 +26,29 @@ def validate(
     case: Case,
     out: Path,
     work: Path,
-    *,
-    gpus: int,
-    hire: Hire | None = None,
-    effort: Effort | None = None,
+    company: Company,
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[Row]:
     """Profile, predict, train, compare; what is to be kept goes to `out`, the rest to `work`."""
-    prepared = prepare_training(from_mapping(case.prepare(work)), gpus=gpus)
-    if not (out / PROFILE).exists():
-        save_timings(profile(prepared, effort=effort, hire=hire, progress=progress), out / PROFILE)
-    foretold = forecast(prepared, out / PROFILE)
+    prepared = company.prepare(case, work)
+    profile = company.profile(prepared, case, out, progress)
+    foretold = forecast(prepared, profile, company.place)
     if case.seconds is not None:
         case = replace(case, samples=enough_samples(case, foretold), seconds=None)
-        prepared = prepare_training(from_mapping(case.prepare(work)), gpus=gpus)
-        foretold = forecast(prepared, out / PROFILE)
+        prepared = company.prepare(case, work)
+        foretold = forecast(prepared, profile, company.place)
+    company.warm_up(prepared, work / f"warm-up-{case.name}", progress)
     foretold.write(out)
     progress(f"training {prepared.leg.count:,} batches, {foretold.summary['makespan_s']:.0f} s predicted")
     run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
     foresight = foretold.beside(run)
     folder = work / f"run-{case.name}"
-    run, told = train(
-        prepared, folder, hire=hire, watch=lambda now, run, figures: _look(foresight.look(now), progress), run=run
-    )
+
+    def watch(now: float, run: Run, figures: dict[str, float]) -> None:
+        if (warning := foresight.look(now)) is not None:
+            progress(warning)
+
+    run, told = train(prepared, folder, hire=company.hire, watch=watch, run=run)
     summary = summary_of(run, kind="training", **told)
     summary["prediction"] = finite(compared(foretold, foresight, summary))
     write_text(out / SUMMARY, to_json(summary))
@@ -69,8 +65,3 @@ def enough_samples(case: Case, foretold: Forecast) -> int:
     rate = found["steady_tokens_per_s"] or found["tokens_per_s"]
     wanted = case.seconds * float(rate) * case.samples / float(foretold.run.plan.tokens.sum())
     return max(case.samples, math.ceil(wanted))
-
-
-def _look(warning: str | None, progress: Callable[[str], None]) -> None:
-    if warning is not None:
-        progress(warning)

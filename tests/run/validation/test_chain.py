@@ -10,8 +10,10 @@ import pytest
 
 from dflash_run.profiling.measuring import Effort
 from dflash_run.validation.__main__ import differences
-from dflash_run.validation.cases import CASES, PARTS, Case
+from dflash_run.validation.cases import CASES, PARTS, THREADS, Case
+from dflash_run.validation.cases import KEPT as PROCESSES
 from dflash_run.validation.chain import limits_of, validate
+from dflash_run.validation.company import Company, company_for
 from dflash_run.validation.kept import remake
 from dflash_run.validation.table import Limits, as_json, rows
 from dflash_sim.timings_file import read_timings
@@ -30,7 +32,7 @@ QUICK = Effort(repeats=4, most_repeats=4, least_s=0.0, flow_s=0.1, rounds=1)
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """(what is kept, what is not) of one chain."""
     out, work = tmp_path_factory.mktemp("out"), tmp_path_factory.mktemp("work")
-    validate(TINY, out, work, gpus=0, hire=PROFILED, effort=QUICK)
+    validate(TINY, out, work, Company(0, PROFILED, effort=QUICK))
     return out, work
 
 
@@ -75,7 +77,7 @@ def test_a_profile_of_other_settings_is_refused_with_the_difference_named(done: 
     out, work = done
     other = replace(TINY, file={**TINY.file, "model": {**TINY.file["model"], "block_size": 8}})
     with pytest.raises(PipelineError, match="was measured with block_size 4, and here it is 8"):
-        validate(other, out, work, gpus=0, hire=PROFILED)
+        validate(other, out, work, Company(0, PROFILED))
     assert read_timings(out / "timings.json").settings["block_size"] == 4
 
 
@@ -112,3 +114,21 @@ def test_kept_predictions_do_not_drift(case: Case) -> None:
     assert remade.drifts == []
     kept = read(KEPT / case.name / "table.json")["rows"]
     assert differences(case.name, kept, as_json(remade.table)) == []
+
+
+@pytest.mark.parametrize("workers", [PROCESSES, THREADS])
+def test_cases_of_kept_workers_share_a_profile_and_are_compared_each(workers: str, tmp_path: Path) -> None:
+    """`seconds` decides how much is trained; a case of another policy finds its profile, and its workers warm."""
+    first = replace(TINY, name="first", workers=workers, seconds=0.5, samples=60)
+    lone = replace(first, name="lone", file={**SINGLY, "dispatch": {"policy": "round_robin", "depth": 4}})
+    with company_for([first, lone], tmp_path / "work", 0) as company:
+        company.effort = replace(QUICK, again=True)
+        for case in (first, lone):
+            validate(case, tmp_path / case.name, tmp_path / "work", company)
+    profiles = [(tmp_path / name / "timings.json").read_bytes() for name in ("first", "lone")]
+    assert profiles[0] == profiles[1]
+    told = [read(tmp_path / name / "summary.json") for name in ("first", "lone")]
+    assert [each["policy"] for each in told] == ["shared", "round_robin"]
+    assert all(each["batches"]["trained"] == each["batches"]["planned"] >= 60 for each in told)
+    place = read(tmp_path / "first" / "timings.json")["settings"]["workers"]
+    assert place == {PROCESSES: "processes", THREADS: "threads, threads of the processor"}[workers]

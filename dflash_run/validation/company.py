@@ -1,0 +1,112 @@
+"""Where the workers of validated cases come from, and the profiles that cases share."""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from dflash_run.crew import ProcessCrew, ThreadCrew
+from dflash_run.profiling.machine import PROCESSES
+from dflash_run.profiling.measuring import Effort
+from dflash_run.profiling.pairs import pairs_of
+from dflash_run.profiling.profile import WORK, profile
+from dflash_run.training.preparation import Preparation, prepare_training
+from dflash_run.training.train import Hire, train
+from dflash_run.training.troupe import Troupe
+from dflash_run.transport.parcel import HEAD_BYTES
+from dflash_run.validation.cases import KEPT, NEW, THREADS, Case
+from dflash_run.validation.kept import PROFILE
+from dflash_sim.fitting import save_timings
+from policies.loading import from_mapping
+
+_WARM: Final = 3
+"""Batches for each worker, which new ones get before a run that counts."""
+
+
+@dataclass
+class Company:
+    """The workers of cases that are run one after the other."""
+
+    gpus: int
+    hire: Hire | None = None
+    """None: processes for each case."""
+    place: str = PROCESSES
+    uneven: bool = False
+    warm: bool = False
+    """Whether workers are kept, so that all that a first batch brings is over when a run begins."""
+    effort: Effort | None = None
+    profiles: dict[object, Path] = field(default_factory=dict)
+    """Those that were measured, by what they depend on."""
+    played: set[tuple[int, int]] = field(default_factory=set)
+    """Topologies whose workers are warm."""
+
+    def prepare(self, case: Case, work: Path) -> Preparation:
+        """The case's training, checked; what is to be read lies in `work`."""
+        prepared = prepare_training(from_mapping(case.prepare(work)), gpus=self.gpus)
+        if not self.warm:
+            return prepared
+        tokens = prepared.pipeline.memory.bytes_per_token  # slots of the same size for all cases of kept workers
+        assert tokens is not None, "filled in when prepared"
+        largest = HEAD_BYTES + case.file["data"]["batch"]["samples"] * case.longest * tokens
+        return replace(prepared, slot_bytes=max(prepared.slot_bytes, -(-largest // 4096) * 4096))
+
+    def profile(self, prepared: Preparation, case: Case, out: Path, progress: Callable[[str], None]) -> Path:
+        """The case's profile, in `out`: measured now, or by a case before of which all is the same that it tells."""
+        path, key = out / PROFILE, _told_by(prepared, case)
+        if not path.exists() and key in self.profiles:
+            out.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.profiles[key], path)
+        if not path.exists():
+            effort = self.effort or Effort(again=True if self.warm else None)
+            found = profile(
+                prepared, effort=effort, hire=self.hire, place=self.place, uneven=self.uneven, progress=progress
+            )  # fmt: skip
+            save_timings(found, path)
+        self.profiles.setdefault(key, path)
+        return path
+
+    def warm_up(self, prepared: Preparation, folder: Path, progress: Callable[[str], None]) -> None:
+        """A few batches, where workers are kept and some are new."""
+        topology = prepared.pipeline.topology
+        if not self.warm or (topology.targets, topology.drafters) in self.played:
+            return
+        progress("warming up")
+        count = _WARM * (topology.targets + topology.drafters)
+        few = replace(prepared, leg=prepared.leg.head(count), ids=prepared.ids[:count])
+        train(few, folder, hire=self.hire)
+        self.played.add((topology.targets, topology.drafters))
+
+
+@contextlib.contextmanager
+def company_for(cases: Sequence[Case], work: Path, gpus: int) -> Iterator[Company]:
+    """For cases whose workers come from the same place."""
+    kind, sizes = cases[0].workers, cases[0].sizes
+    assert all((case.workers, case.sizes) == (kind, sizes) for case in cases), "cases of a part share their workers"
+    if kind == NEW:
+        yield Company(gpus)
+        return
+    if kind == KEPT:
+        troupe = Troupe(ProcessCrew({}), WORK)
+        company = Company(gpus, troupe.engage, warm=True)
+    else:
+        assert kind == THREADS
+        from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
+
+        stage = set_stage(prepare_rehearsal(from_mapping(cases[0].prepare(work)), gpus=gpus), sizes)
+        troupe = Troupe(ThreadCrew({}), stage.work)
+        company = Company(gpus, troupe.engage, stage.place, stage.uneven, warm=True)
+    try:
+        yield company
+    finally:
+        troupe.close()
+
+
+def _told_by(prepared: Preparation, case: Case) -> object:
+    """What a profile depends on: cases for which this is the same share one."""
+    joint = prepared.pipeline.training.sync != "none"
+    kinds = {(pair.a[0], pair.b[0], pair.shared) for pair in pairs_of(prepared.placement)}
+    training: dict[str, Any] = dict(case.file["training"]) | {"sync": joint}
+    members = len(prepared.placement.drafters) if joint else 0
+    return repr((case.shape, case.file["data"], training, sorted(kinds), members, case.workers, case.sizes))
