@@ -48,8 +48,8 @@ def validate(
         if (warning := foresight.look(now)) is not None:
             progress(warning)
 
-    run, told = train(prepared, folder, hire=company.hire, watch=watch, run=run)
-    summary = summary_of(run, kind="training", **told)
+    run, told = train(prepared, folder, hire=company.hire, watch=watch, run=run, kind=company.kind)
+    summary = summary_of(run, kind=company.kind, **told)
     summary["prediction"] = finite(compared(foretold, foresight, summary))
     write_text(out / SUMMARY, to_json(summary))
     (out / TRACE).write_bytes((folder / TRACE).read_bytes())

@@ -34,6 +34,9 @@ class Company:
     """None: processes for each case."""
     place: str = PROCESSES
     uneven: bool = False
+    kind: str = "training"
+    """What its runs are, as their traces and summaries say it."""
+    prepare_run: Callable[..., Preparation] = prepare_training
     warm: bool = False
     """Whether workers are kept, so that all that a first batch brings is over when a run begins."""
     effort: Effort | None = None
@@ -44,7 +47,7 @@ class Company:
 
     def prepare(self, case: Case, work: Path) -> Preparation:
         """The case's training, checked; what is to be read lies in `work`."""
-        prepared = prepare_training(from_mapping(case.prepare(work)), gpus=self.gpus)
+        prepared = self.prepare_run(from_mapping(case.prepare(work)), gpus=self.gpus)
         if not self.warm:
             return prepared
         tokens = prepared.pipeline.memory.bytes_per_token  # slots of the same size for all cases of kept workers
@@ -96,7 +99,7 @@ def company_for(cases: Sequence[Case], work: Path, gpus: int) -> Iterator[Compan
 
         stage = set_stage(prepare_rehearsal(from_mapping(cases[0].prepare(work)), gpus=gpus), sizes)
         troupe = Troupe(ThreadCrew({}), stage.work)
-        company = Company(gpus, troupe.engage, stage.place, stage.uneven, warm=True)
+        company = Company(gpus, troupe.engage, stage.place, stage.uneven, "rehearsal", prepare_rehearsal, warm=True)
     try:
         yield company
     finally:
