@@ -6,12 +6,13 @@ own; memory, its bandwidth and the copy engines stay shared.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 
 import torch
 
 _STEP: Final = 8
-"""Groups are multiples of so many multiprocessors on GPUs since Hopper; the driver rounds up where it needs more."""
+"""The least that the driver splits off a GPU since Hopper; larger groups are put together from such parts."""
 _NON_BLOCKING: Final = 1
 """CU_STREAM_NON_BLOCKING: does not wait for the legacy default stream."""
 _DEFAULT_STREAM: Final = 1
@@ -46,8 +47,8 @@ def split(device: torch.device, count: int, sizes: Sequence[int] | None = None) 
     if sizes is None:
         sizes = [torch.cuda.get_device_properties(device).multi_processor_count // count // _STEP * _STEP] * count
     try:
-        if not all(sizes):
-            raise RuntimeError(f"{count} workers are too many for groups of {_STEP} multiprocessors")
+        if not all(sizes) or any(size % _STEP for size in sizes):
+            raise RuntimeError(f"groups are multiples of {_STEP} multiprocessors, and {count} workers need one each")
         return Split(tuple(_green(device, sizes)), tuple(sizes))
     except Exception as error:  # no bindings, an older driver, a GPU shared in another way: run all the same
         plain = tuple(torch.cuda.Stream(device) for _ in range(count))  # type: ignore[no-untyped-call]
@@ -59,13 +60,17 @@ def _green(device: torch.device, sizes: Sequence[int]) -> list["torch.cuda.Strea
 
     gpu = _done(driver.cuDeviceGet(device.index or 0))
     kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
-    rest = _done(driver.cuDeviceGetDevResource(gpu, kind))
+    whole = _done(driver.cuDeviceGetDevResource(gpu, kind))
+    needed = sum(sizes) // _STEP
+    # What is split off cannot be split again, but what one call splits off can be joined: hence one call.
+    parts, found, _ = _done(driver.cuDevSmResourceSplitByCount(needed, whole, 0, _STEP))
+    if found < needed or any(part.sm.smCount != _STEP for part in parts[:needed]):
+        raise RuntimeError(f"the driver gives {found} parts of {_STEP} multiprocessors, and {needed} are needed")
+    left = iter(parts)
     streams: list[torch.cuda.Stream] = []
     for size in sizes:
-        groups, found, rest = _done(driver.cuDevSmResourceSplitByCount(1, rest, 0, size))
-        if found < 1 or groups[0].sm.smCount != size:
-            raise RuntimeError(f"the driver gives no group of {size} multiprocessors for worker {len(streams)}")
-        described = _done(driver.cuDevResourceGenerateDesc([groups[0]], 1))
+        group = list(islice(left, size // _STEP))
+        described = _done(driver.cuDevResourceGenerateDesc(group, len(group)))
         context = _done(driver.cuGreenCtxCreate(described, gpu, _DEFAULT_STREAM))
         stream = _done(driver.cuGreenCtxStreamCreate(context, _NON_BLOCKING, 0))
         streams.append(torch.cuda.ExternalStream(int(stream), device=device))  # type: ignore[no-untyped-call]

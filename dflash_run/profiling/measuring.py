@@ -4,9 +4,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from dflash_run.training.messages import ComputeStates, TrainOn
 from dflash_run.training.preparation import Preparation
 from dflash_run.transport.parcel import HOST, Parcel, Slot
 from dflash_run.transport.slots import SlotTable
+
+_CHAIN: Final = 3
+"""Batches that are trained one after the other, each with the next one arriving."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,14 +120,14 @@ class Measuring:
 
     def targets(self, cells: list[Cell]) -> None:
         """Seconds from the order to the answer, as the launcher will see them."""
-        self.found.target = self._sample(cells, lambda cell: self._compute(self._targets[0], cell))
+        self.found.target = self._sample(cells, lambda cell: [self._compute(self._targets[0], cell)])
 
     def drafters(self, cells: list[Cell]) -> None:
         """As for targets; copies and steps are timed on the way."""
-        found = self.found
-        found.drafter = self._sample(cells, lambda cell: self._train(self._drafters[0], cell))
-        kept = sum(map(len, found.drafter.values()))
-        found.transfer, found.step = found.transfer[-kept:], found.step[-kept:]
+        if self._prepared.pipeline.dispatch.prefetch:
+            self.found.drafter = self._sample(cells, lambda cell: self._train_on(self._drafters[0], cell))
+        else:
+            self.found.drafter = self._sample(cells, lambda cell: [self._train(self._drafters[0], cell)])
 
     def parts(self, cells: list[Cell]) -> None:
         """What batches, and steps, are made of."""
@@ -166,14 +169,16 @@ class Measuring:
 
     # Inside -----------------------------------------------------------------------------------------------------
 
-    def _sample(self, cells: list[Cell], once: Callable[[Cell], float]) -> dict[Cell, list[float]]:
+    def _sample(self, cells: list[Cell], some: Callable[[Cell], list[float]]) -> dict[Cell, list[float]]:
         """Each cell again and again, in turn, so that what drifts drifts for all; the first time is a warm-up."""
         found: dict[Cell, list[float]] = {cell: [] for cell in cells}
         for cell in cells:
-            once(cell)
+            some(cell)
+        self.found.transfer.clear()
+        self.found.step.clear()
         while open_ := [cell for cell in cells if not self._effort.enough(found[cell])]:
             for cell in open_:
-                found[cell].append(once(cell))
+                found[cell] += some(cell)
         return found
 
     def _compute(self, target: Worker, cell: Cell) -> float:
@@ -187,19 +192,47 @@ class Measuring:
     def _train(self, drafter: Worker, cell: Cell) -> float:
         """One batch and its step; returns the seconds of the batch."""
         stage, step = self._stage, next(self._steps)
-        joint = self._prepared.pipeline.training.sync != "none"
-        joining = self._drafters if joint else [drafter]
-        for each in joining:
-            stage.post(each, Open(step))
-        _, copied = stage.ask(drafter, self._training(cell, step), Received)
+        self._open(drafter, step)
+        self._copy(drafter, cell, step)
         start = time.perf_counter()
         _, end = stage.await_(drafter, Computed)
-        self.found.transfer.append((self._parcels[cell].nbytes, copied))
-        begin = time.perf_counter()
-        for each in joining:
-            stage.post(each, Apply(step, progress=0.5))
-        self.found.step.append(max(stage.await_(each, Applied)[1] for each in joining) - begin)
+        self._apply(drafter, step)
         return max(end - start, 1e-9)
+
+    def _train_on(self, drafter: Worker, cell: Cell) -> list[float]:
+        """Some batches as under prefetch: while each is trained the next one arrives, which takes time of its own."""
+        stage, found = self._stage, []
+        steps = [next(self._steps) for _ in range(_CHAIN + 1)]
+        self._copy(drafter, cell, steps[0])
+        for step, following in pairwise(steps):
+            start = time.perf_counter()
+            self._open(drafter, step)
+            stage.post(drafter, self._training(cell, following))
+            found.append(stage.await_(drafter, Computed)[1] - start)
+            stage.await_(drafter, Received)
+            self._apply(drafter, step)
+        self._open(drafter, steps[-1])
+        stage.await_(drafter, Computed)
+        self._apply(drafter, steps[-1])
+        return found
+
+    def _copy(self, drafter: Worker, cell: Cell, step: int) -> None:
+        _, copied = self._stage.ask(drafter, self._training(cell, step), Received)
+        self.found.transfer.append((self._parcels[cell].nbytes, copied))
+
+    def _open(self, drafter: Worker, step: int) -> None:
+        for each in self._joining(drafter):
+            self._stage.post(each, Open(step))
+
+    def _apply(self, drafter: Worker, step: int) -> None:
+        begin, joining = time.perf_counter(), self._joining(drafter)
+        for each in joining:
+            self._stage.post(each, Apply(step, progress=0.5))
+        self.found.step.append(max(self._stage.await_(each, Applied)[1] for each in joining) - begin)
+
+    def _joining(self, drafter: Worker) -> list[Worker]:
+        """Who takes part in its steps."""
+        return self._drafters if self._prepared.pipeline.training.sync != "none" else [drafter]
 
     def _busy_with(self, worker: Worker, cell: Cell) -> list[Phase]:
         """Phases that keep a worker busy over and over. A step that others must join is none of them."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,6 +22,11 @@ from dflash_run.validation.kept import PROFILE
 from dflash_sim.fitting import save_timings
 from policies.loading import from_mapping
 
+_EFFORTS: Final = {
+    NEW: Effort(),
+    KEPT: Effort(again=True),
+    THREADS: Effort(again=True, repeats=6, most_s=3.0, flow_s=3.0),  # a part of a GPU takes long for each batch
+}
 _WARM: Final = 3
 """Batches for each worker, which new ones get before a run that counts."""
 
@@ -42,8 +48,8 @@ class Company:
     effort: Effort | None = None
     profiles: dict[object, Path] = field(default_factory=dict)
     """Those that were measured, by what they depend on."""
-    played: set[tuple[int, int]] = field(default_factory=set)
-    """Topologies whose workers are warm."""
+    played: set[object] = field(default_factory=set)
+    """Topologies, with what their workers are built for, whose workers are warm."""
 
     def prepare(self, case: Case, work: Path) -> Preparation:
         """The case's training, checked; what is to be read lies in `work`."""
@@ -62,7 +68,7 @@ class Company:
             out.mkdir(parents=True, exist_ok=True)
             shutil.copy(self.profiles[key], path)
         if not path.exists():
-            effort = self.effort or Effort(again=True if self.warm else None)
+            effort = self.effort or _EFFORTS[case.workers]
             found = profile(
                 prepared, effort=effort, hire=self.hire, place=self.place, uneven=self.uneven, progress=progress
             )  # fmt: skip
@@ -72,14 +78,15 @@ class Company:
 
     def warm_up(self, prepared: Preparation, folder: Path, progress: Callable[[str], None]) -> None:
         """A few batches, where workers are kept and some are new."""
-        topology = prepared.pipeline.topology
-        if not self.warm or (topology.targets, topology.drafters) in self.played:
+        topology, training = prepared.pipeline.topology, prepared.pipeline.training
+        key = (topology.targets, topology.drafters, training.anchors, training.sync != "none")
+        if not self.warm or key in self.played:
             return
         progress("warming up")
         count = _WARM * (topology.targets + topology.drafters)
         few = replace(prepared, leg=prepared.leg.head(count), ids=prepared.ids[:count])
         train(few, folder, hire=self.hire)
-        self.played.add((topology.targets, topology.drafters))
+        self.played.add(key)
 
 
 @contextlib.contextmanager
@@ -98,6 +105,8 @@ def company_for(cases: Sequence[Case], work: Path, gpus: int) -> Iterator[Compan
         from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
 
         stage = set_stage(prepare_rehearsal(from_mapping(cases[0].prepare(work)), gpus=gpus), sizes)
+        if stage.split.refused is not None:
+            print(f"the GPU is not split: {stage.split.refused}", file=sys.stderr)
         troupe = Troupe(ThreadCrew({}), stage.work)
         company = Company(gpus, troupe.engage, stage.place, stage.uneven, "rehearsal", prepare_rehearsal, warm=True)
     try:

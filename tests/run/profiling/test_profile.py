@@ -83,3 +83,12 @@ def test_a_worker_that_fails_ends_the_profile_with_its_reason(case: Path) -> Non
             profile(prepared, effort=QUICK, hire=PROFILED)
     finally:
         shutil.move(case / "target" / "away.json", case / "target" / "config.json")
+
+
+@pytest.mark.parametrize("sync", ["none", "step"])
+def test_under_prefetch_batches_are_timed_while_the_next_one_arrives(case: Path, sync: str) -> None:
+    pipeline = training_pipeline(case, drafters=2, dispatch={"prefetch": 1}, training={"sync": sync})
+    found = profile(prepare_training(pipeline, gpus=0), effort=QUICK, hire=PROFILED)
+    assert found.drafter is not None and found.step is not None and found.transfer is not None
+    batches = sum(len(shape.seconds) for shape in found.drafter.samples)
+    assert len(found.step.seconds) == batches // 3 * 4 and len(found.transfer.seconds) == batches // 3
