@@ -97,13 +97,13 @@ def open_cache(folder: Path, *, verify: bool = False) -> Cached:
         tokens = _mapped(folder / "tokens.bin", np.dtype("<i4"), report.tokens)
         mask = _mapped(folder / "loss_mask.bin", np.dtype("u1"), report.tokens)
         found = Cached(tokens, mask, offsets, report, int(meta["largest_id"]), str(meta["content_hash"]))
+        whole = offsets.dtype == np.int64 and offsets.shape == (report.kept + 1,)
+        if not whole or offsets[0] != 0 or offsets[-1] != report.tokens or (np.diff(offsets) < 2).any():
+            raise CacheBroken(f"{folder}: offsets.npy")
     except CacheBroken:
         raise
     except Exception as error:  # a damaged file may make its reader raise anything
         raise CacheBroken(f"{folder}: {error}") from None
-    whole = offsets.dtype == np.int64 and offsets.shape == (report.kept + 1,)
-    if not whole or offsets[0] != 0 or offsets[-1] != report.tokens or (np.diff(offsets) < 2).any():
-        raise CacheBroken(f"{folder}: offsets.npy")
     if verify and _content_hash(folder, offsets) != found.content_hash:
         raise CacheBroken(f"{folder}: its content changed")
     return found

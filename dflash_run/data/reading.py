@@ -132,7 +132,8 @@ def _rows(batch: pyarrow.RecordBatch) -> list[Mapping[str, Any] | BadSample]:
         return rows
     except Exception as error:  # what a type's conversion raises is its own affair
         if batch.num_rows == 1:
-            return [BadSample(ABSENT, f"must be readable ({reason_of(error)})", "text must be UTF-8")]
+            remedy = "write text as UTF-8" if isinstance(error, UnicodeError) else "correct or remove it"
+            return [BadSample(ABSENT, f"must be readable ({reason_of(error)})", remedy)]
         return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
 
 

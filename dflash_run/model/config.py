@@ -44,6 +44,9 @@ def target_config(model: Model) -> "PretrainedConfig":
     except Exception as error:  # whatever a broken file makes the library raise is the user's to repair
         if "trust_remote_code" in str(error):
             raise unusable(model, *FOREIGN_CODE) from None
+        if folder.is_dir():
+            rule = f"must hold a config.json that transformers can read ({reason_of(error)})"
+            raise unusable(model, rule, "repair it, or give another target") from None
         rule = f"must be a model's folder, or an id that is in the local cache ({reason_of(error)})"
         raise unusable(model, rule, OFFLINE) from None
     if type(config) not in AutoModelForCausalLM._model_mapping:

@@ -186,8 +186,9 @@ def _pretrained(
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, by name
         )
-    lacking = sorted(found["missing_keys"]) or sorted(map(str, found["mismatched_keys"]))
+    lacking = sorted(found["missing_keys"]) or sorted(str(each[0]) for each in found["mismatched_keys"])
     if lacking:
         rule = f"must hold every weight of the target: {lacking[0]} is missing or has another shape"
         raise unusable(model, rule, f"give a complete folder; {_NO_WEIGHTS}")
