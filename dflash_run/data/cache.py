@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash_run.data.samples import Tokens, supervised_pairs
+from dflash_run.jsonfile import read_mapping
 
 VERSION: Final = 1
 """Of the folder's layout and of how samples become tokens; part of every cache's name."""
@@ -88,19 +89,21 @@ def write_cache(folder: Path, samples: Iterable[Tokens], max_length: int) -> Non
 def open_cache(folder: Path, *, verify: bool = False) -> Cached:
     """Map the cache; `verify` reads it all and compares checksums. Raises CacheBroken."""
     try:
-        meta: Any = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
-        if meta["version"] != VERSION:
-            raise CacheBroken(f"{folder}: version {meta['version']}")
+        meta = read_mapping(folder / "meta.json")
+        if meta.pop("hash") != _meta_hash(meta) or meta["version"] != VERSION:
+            raise CacheBroken(f"{folder}: meta.json")
         report = Report(**meta["report"])
         offsets = np.load(folder / "offsets.npy", allow_pickle=False)
         tokens = _mapped(folder / "tokens.bin", np.dtype("<i4"), report.tokens)
         mask = _mapped(folder / "loss_mask.bin", np.dtype("u1"), report.tokens)
         found = Cached(tokens, mask, offsets, report, int(meta["largest_id"]), str(meta["content_hash"]))
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        whole = offsets.dtype == np.int64 and offsets.shape == (report.kept + 1,)
+        if not whole or offsets[0] != 0 or offsets[-1] != report.tokens or (np.diff(offsets) < 2).any():
+            raise CacheBroken(f"{folder}: offsets.npy")
+    except CacheBroken:
+        raise
+    except Exception as error:  # a damaged file may make its reader raise anything
         raise CacheBroken(f"{folder}: {error}") from None
-    whole = offsets.dtype == np.int64 and offsets.shape == (report.kept + 1,)
-    if not whole or offsets[0] != 0 or offsets[-1] != report.tokens or (np.diff(offsets) < 2).any():
-        raise CacheBroken(f"{folder}: offsets.npy")
     if verify and _content_hash(folder, offsets) != found.content_hash:
         raise CacheBroken(f"{folder}: its content changed")
     return found
@@ -134,7 +137,8 @@ def _fill(folder: Path, samples: Iterable[Tokens], max_length: int) -> None:
     )
     content = _content_hash(folder, offsets)
     meta = {"version": VERSION, "report": asdict(report), "largest_id": largest, "content_hash": content}
-    (folder / "meta.json").write_text(json.dumps(meta, indent=1), encoding="utf-8")
+    text = json.dumps(meta | {"hash": _meta_hash(meta)}, indent=1)
+    (folder / "meta.json").write_text(text, encoding="utf-8")
     for path in folder.iterdir():
         with path.open("rb") as stream:
             os.fsync(stream.fileno())  # the name must not survive a power cut that the content does not
@@ -147,7 +151,7 @@ def _provide(making: Path, folder: Path) -> None:
             making.rename(folder)
             return
         except OSError:
-            if not folder.exists():
+            if not os.path.lexists(folder):  # a link to nowhere is in the way, too
                 raise
         try:
             open_cache(folder, verify=True)
@@ -155,7 +159,7 @@ def _provide(making: Path, folder: Path) -> None:
         except CacheBroken:
             # Renamed before it is removed, so that nobody finds it half removed under its name.
             aside = Path(tempfile.mkdtemp(prefix=".broken-", dir=folder.parent))
-            if folder.exists():
+            if os.path.lexists(folder):
                 folder.rename(aside / "cache")
             shutil.rmtree(aside, ignore_errors=True)
     raise OSError(f"{folder} cannot be replaced")
@@ -164,7 +168,10 @@ def _provide(making: Path, folder: Path) -> None:
 def _sweep(parent: Path) -> None:
     """Remove what processes that were cut off left behind long ago."""
     for path in parent.glob(".making-*"):
-        newest = max((each.stat().st_mtime for each in (path, *path.iterdir())), default=0.0)
+        try:
+            newest = max(each.stat().st_mtime for each in (path, *path.iterdir()))
+        except OSError:  # its maker has ended meanwhile
+            continue
         if time.time() - newest > _ABANDONED_S:
             shutil.rmtree(path, ignore_errors=True)
 
@@ -175,6 +182,11 @@ def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
     if count == 0:
         return np.zeros(0, dtype)  # an empty file cannot be mapped
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,))
+
+
+def _meta_hash(meta: Mapping[str, Any]) -> str:
+    """Of what meta.json says beside it: what the report tells people is checked like the tokens."""
+    return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()
 
 
 def _content_hash(folder: Path, offsets: NDArray[np.int64]) -> str:

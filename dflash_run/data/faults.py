@@ -5,6 +5,11 @@ from typing import Final
 
 from policies.faults import ABSENT, Fault, PipelineError
 
+FOREIGN_CODE: Final = (
+    "must be of a kind that transformers has: its folder brings code of its own (auto_map), which is never run",
+    "give a model that needs none, or a transformers that knows this one",
+)
+"""Rule and remedy."""
 _MOST: Final = 20
 """Bad lines told one by one."""
 
@@ -20,6 +25,14 @@ class BadSample(Exception):
 def refused(key: str, value: object, rule: str, remedy: str = "") -> PipelineError:
     """One fault as the error to raise."""
     return PipelineError([Fault(key, value, rule, remedy)])
+
+
+def reason_of(error: Exception) -> str:
+    """What a library said, in a line: the first, and the next where that one only announces it."""
+    if text := getattr(error, "strerror", None):
+        return str(text)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 @dataclass

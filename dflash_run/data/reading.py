@@ -10,8 +10,8 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
-from dflash_run.data.faults import BadSample, refused
-from policies.faults import shown
+from dflash_run.data.faults import BadSample, reason_of, refused
+from policies.faults import ABSENT, shown
 
 KINDS: Final = {"messages": "conversations", "input_ids": "tokens", "text": "text"}
 """A sample's key → what it is."""
@@ -44,7 +44,7 @@ def kind_of(path: Path, given: str | None) -> str:
     `given` is the file's `data.format`; `dataset` and None are told by the keys of the first sample. Raises
     PipelineError for a path without samples, and where the first sample is none of the three.
     """
-    if not path.exists():
+    if not path.is_file() and not path.is_dir():
         rule = "must name a file or a dataset folder; paths start at the folder of the pipeline file"
         raise refused("data.path", str(path), rule)
     if path.is_dir() and given not in (None, "dataset"):
@@ -68,8 +68,8 @@ def kind_of(path: Path, given: str | None) -> str:
 def content_hash(path: Path) -> str:
     """SHA-256 over the file's bytes, or over the names and bytes of a folder's files, hex."""
     digest = hashlib.sha256()
-    files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
     try:
+        files = [path] if path.is_file() else sorted(each for each in path.rglob("*") if each.is_file())
         for file in files:
             if path.is_dir():
                 digest.update(f"{file.relative_to(path)}\0{file.stat().st_size}\0".encode())
@@ -82,8 +82,8 @@ def content_hash(path: Path) -> str:
 
 
 def _unreadable(path: Path, error: Exception) -> Exception:
-    reason = getattr(error, "strerror", None) or (str(error).splitlines() or [type(error).__name__])[0]
-    return refused("data.path", str(path), f"must be readable ({reason})")
+    remedy = "" if getattr(error, "errno", None) else "it is damaged or of another kind: write it anew"
+    return refused("data.path", str(path), f"must be readable ({reason_of(error)})", remedy)
 
 
 def _read_lines(path: Path) -> Iterator[Record]:
@@ -115,12 +115,26 @@ def _read_parquet(path: Path) -> Iterator[Record]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             wanted = [name for name in file.schema_arrow.names if name in (*KINDS, "loss_mask")]
+            if len(set(wanted)) < len(wanted):
+                raise refused("data.path", wanted, "must have each column once", "remove or rename the others")
             for batch in file.iter_batches(batch_size=256, columns=wanted or None):
-                for row in batch.to_pylist():
+                for row in _rows(batch):
                     number += 1
                     yield Record(f"row {number}", row)
     except (OSError, pyarrow.ArrowException) as error:
         raise _unreadable(path, error) from None
+
+
+def _rows(batch: pyarrow.RecordBatch) -> list[Mapping[str, Any] | BadSample]:
+    """The rows as Python values; one that is none (a text that is no UTF-8, a time out of range) is told alone."""
+    try:
+        rows: list[Mapping[str, Any] | BadSample] = batch.to_pylist()
+        return rows
+    except Exception as error:  # what a type's conversion raises is its own affair
+        if batch.num_rows == 1:
+            remedy = "write text as UTF-8" if isinstance(error, UnicodeError) else "correct or remove it"
+            return [BadSample(ABSENT, f"must be readable ({reason_of(error)})", remedy)]
+        return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
 
 
 def _read_dataset(path: Path) -> Iterator[Record]:
@@ -138,5 +152,8 @@ def _read_dataset(path: Path) -> Iterator[Record]:
             rule = f"must be one dataset: it holds the splits {shown(sorted(loaded))}"
             raise refused("data.path", str(path), rule, "name the folder of one split")
         loaded = next(iter(loaded.values()))
-    for number, row in enumerate(loaded, start=1):
-        yield Record(f"row {number}", row)
+    try:
+        for number, row in enumerate(loaded, start=1):
+            yield Record(f"row {number}", row)
+    except Exception as error:  # files are read as the rows are asked for
+        raise _unreadable(path, error) from None

@@ -22,7 +22,7 @@ class Tokenise:
         """`kind`: conversations, text or tokens (which needs no tokenizer). Raises PipelineError."""
         if kind == "conversations" and tokenizer is not None and not tokenizer.has_template:
             remedy = "set model.tokenizer to one that has, or give data of the format text or tokens"
-            rule = "needs a tokenizer with a chat template: this one has none"
+            rule = "needs a tokenizer with a chat template: this one has none, or several and none called default"
             raise refused("data.format", kind, rule, remedy)
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
@@ -40,17 +40,16 @@ class Tokenise:
         messages = sample.get("messages")
         if not isinstance(messages, list) or not messages:
             raise BadSample(messages, "must have `messages`, a list of {role, content}")
-        for message in messages:
-            if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise BadSample(message, "must have `messages`, a list of {role, content}")
+        given = [_message(each) for each in messages]
         assert self._tokenizer is not None
-        ids, written = self._tokenizer.conversation([_given(message) for message in messages])
+        ids, written = self._tokenizer.conversation(given)
         return np.array(ids, np.int32), np.array(written, np.uint8)
 
     def _text(self, sample: Mapping[str, Any]) -> Tokens:
         text = sample.get("text")
         if not isinstance(text, str):
             raise BadSample(text, "must have `text`, a text")
+        _check_characters(text)
         assert self._tokenizer is not None
         ids = np.array(self._tokenizer.encode(text), np.int32)
         return ids, np.ones(len(ids), np.uint8)
@@ -66,9 +65,38 @@ class Tokenise:
         return ids, mask
 
 
-def _given(message: Mapping[str, Any]) -> dict[str, object]:
-    """A message without the keys that are null: columns that other rows of the file use."""
-    return {key: value for key, value in message.items() if value is not None}
+def _message(message: object) -> dict[str, object]:
+    """A message that any tokenizer can write, without the keys that are null: columns that other rows use.
+
+    Raises BadSample: what a template makes of a number, or of nothing, would be learnt as if somebody had said it.
+    """
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise BadSample(message, "must have `messages`, a list of {role, content}")
+    given: dict[str, object] = {key: value for key, value in message.items() if value is not None}
+    content = given.get("content")
+    if isinstance(content, list):
+        raise BadSample(content, "must give each message a text as content, not a list", "join its parts to one text")
+    if not isinstance(content, str) and not (content is None and given.get("tool_calls")):
+        raise BadSample(content, "must give each message a text as content", "only one with tool_calls may do without")
+    _check_characters(given)
+    return given
+
+
+def _check_characters(value: object) -> None:
+    """Raise BadSample for half a surrogate pair, which JSON can write and no tokenizer read, in any text of `value`."""
+    left = [value]
+    while left:
+        match left.pop():
+            case str() as text if not text.isascii():
+                try:
+                    text.encode()
+                except UnicodeEncodeError as error:
+                    rule = f"must be text of whole characters: \\u{ord(text[error.start]):04x} is half of one"
+                    raise BadSample(text, rule, "correct the escape") from None
+            case dict() as mapping:
+                left += [*mapping, *mapping.values()]
+            case list() as items:
+                left += items
 
 
 def _integers(values: object, highest: int, rule: str) -> I32:

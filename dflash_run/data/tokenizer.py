@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from dflash_run.data.bytelevel import ByteTokenizer
 from dflash_run.data.conversations import Message, assistant_spans
-from dflash_run.data.faults import BadSample, refused
+from dflash_run.data.faults import FOREIGN_CODE, BadSample, reason_of, refused
 from policies.faults import ABSENT
 from policies.sections.training import Model
 
@@ -34,10 +34,10 @@ class Tokenizer(Protocol):
 
     @property
     def has_template(self) -> bool:
-        """Whether conversations can be written."""
+        """Whether conversations can be written: there is a chat template, the default one where there are several."""
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text."""
+        """Ids of a text. Raises BadSample."""
 
     def conversation(self, messages: Sequence[Message]) -> tuple[list[int], list[bool]]:
         """Ids of messages, and which of them the assistant wrote. Raises BadSample."""
@@ -57,7 +57,9 @@ class HubTokenizer:
         self.size = len(tokenizer)
         self.mask_token_id: int | None = tokenizer.mask_token_id
         self._template = tokenizer.chat_template
-        self.has_template = bool(self._template)
+        used = self._template.get("default") if isinstance(self._template, dict) else self._template
+        self.has_template = isinstance(used, str) and bool(used)
+        self._marks = isinstance(used, str) and _MARKED.search(used) is not None
         self._special = set(tokenizer.all_special_ids)
         self._special |= {key for key, token in tokenizer.added_tokens_decoder.items() if token.special}
 
@@ -72,7 +74,7 @@ class HubTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, with the special tokens that the tokenizer puts around one."""
-        return list(self._tokenizer(text, verbose=False)["input_ids"])
+        return list(self._encoded(text)["input_ids"])
 
     def conversation(self, messages: Sequence[Message]) -> tuple[list[int], list[bool]]:
         """Ids of messages, and which of them the assistant wrote, by the template's marks where it has any.
@@ -80,21 +82,20 @@ class HubTokenizer:
         Otherwise a turn is what stands between the generation prompt and the turn's end, the end mark included.
         Raises BadSample where the template refuses the messages.
         """
-        text = self._tokenizer.get_chat_template()
-        if _MARKED.search(text):
+        if self._marks:
             marked = self._templated(
                 messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
             )
             return list(marked["input_ids"]), [bool(each) for each in marked["assistant_masks"]]
         full = self._render(messages, False)
         spans = assistant_spans(messages, self._render)
-        encoded = self._tokenizer(full, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        encoded = self._encoded(full, add_special_tokens=False, return_offsets_mapping=True)
         ids = list(encoded["input_ids"])
         return ids, self._written(ids, encoded["offset_mapping"], spans)
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """Ids of messages and the generation prompt. Raises BadSample."""
-        return list(self._tokenizer(self._render(messages, True), add_special_tokens=False)["input_ids"])
+        return list(self._encoded(self._render(messages, True), add_special_tokens=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids, without special tokens."""
@@ -107,8 +108,13 @@ class HubTokenizer:
         try:
             return self._tokenizer.apply_chat_template(list(messages), **options)
         except Exception as error:  # a template is a program of others: it may raise anything
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise BadSample(list(messages), f"is refused by the chat template ({reason})") from None
+            raise BadSample(list(messages), f"is refused by the chat template ({reason_of(error)})") from None
+
+    def _encoded(self, text: str, **options: Any) -> Any:
+        try:
+            return self._tokenizer(text, verbose=False, **options)
+        except Exception as error:  # its rules come from a file of others
+            raise BadSample(text, f"is refused by the tokenizer ({reason_of(error)})") from None
 
     def _written(
         self, ids: list[int], offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]
@@ -142,26 +148,31 @@ def load_tokenizer(model: Model) -> Tokenizer:
         raise refused(key, name, "must name a tokenizer's folder: there is none", _OFFLINE)
     try:
         revision = model.revision if model.tokenizer is None else None
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, revision=revision, local_files_only=True, trust_remote_code=False
+        )
     except Exception as error:  # whatever a broken folder makes the library raise is the user's to repair
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if "trust_remote_code" in str(error):
+            raise refused(key, name, *FOREIGN_CODE) from None
         remedy = f"{_OFFLINE}; or set model.tokenizer"
-        raise refused(key, name, f"must name a tokenizer ({reason})", remedy) from None
+        raise refused(key, name, f"must name a tokenizer ({reason_of(error)})", remedy) from None
     if not getattr(tokenizer, "is_fast", False):
         raise refused(key, name, "must be a fast tokenizer (a folder with tokenizer.json)", "convert it once")
     return HubTokenizer(tokenizer)
 
 
-def mask_token(model: Model, tokenizer: Tokenizer, vocab_size: int | None = None) -> int:
+def mask_token(model: Model, tokenizer: Tokenizer | None, vocab_size: int | None = None) -> int:
     """The id that stands for a token to be drafted: `model.mask_token_id`, else the tokenizer's mask.
 
-    `vocab_size`: rows of the target's embedding, which the id must be one of. Raises PipelineError.
+    `tokenizer`: needed where the file names no mask. `vocab_size`: rows of the target's embedding, which the id must
+    be one of. Raises PipelineError.
     """
     chosen = model.mask_token_id
     given = chosen is not None
-    if chosen is None:
+    if chosen is None and tokenizer is not None:
         chosen = tokenizer.mask_token_id
     if chosen is None:
+        assert tokenizer is not None, "asked for its mask"
         spare = vocab_size is not None and vocab_size > tokenizer.size
         remedy = f"e.g. {tokenizer.size}, the first that the tokenizer leaves unused" if spare else "choose a rare one"
         raise refused("model.mask_token_id", ABSENT, "must be given: the tokenizer has no mask token", remedy)

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from dflash_run.data.faults import refused
+from dflash_run.data.faults import FOREIGN_CODE, reason_of, refused
+from dflash_run.model.shape import wrong_sizes
 from policies.faults import ABSENT, PipelineError
 from policies.sections.training import Model
 
@@ -20,15 +21,11 @@ def unusable(model: Model, rule: str, remedy: str = "") -> PipelineError:
     return refused(KEY, value, rule, remedy)
 
 
-def reason_of(error: Exception) -> str:
-    """The first line of what a library said."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def target_config(model: Model) -> "PretrainedConfig":
     """The configuration of the target's language model; reads config.json only.
 
-    Raises PipelineError where there is none, or it is not that of a causal language model that transformers knows.
+    Raises PipelineError where there is none, or it is not that of a causal language model that transformers knows,
+    with sizes that a drafter can be made of.
     """
     if model.name_or_path is None:
         raise unusable(model, "must be given: the target to train for")
@@ -40,14 +37,23 @@ def target_config(model: Model) -> "PretrainedConfig":
     if folder.is_dir() and not (folder / "config.json").is_file():
         raise unusable(model, "must hold a config.json", "give a folder written by save_pretrained")
     try:
-        config = AutoConfig.from_pretrained(model.name_or_path, revision=model.revision, local_files_only=True)
+        config = AutoConfig.from_pretrained(
+            model.name_or_path, revision=model.revision, local_files_only=True, trust_remote_code=False
+        )
+        text: PretrainedConfig = config.get_text_config()
     except Exception as error:  # whatever a broken file makes the library raise is the user's to repair
+        if "trust_remote_code" in str(error):
+            raise unusable(model, *FOREIGN_CODE) from None
+        if folder.is_dir():
+            rule = f"must hold a config.json that transformers can read ({reason_of(error)})"
+            raise unusable(model, rule, "repair it, or give another target") from None
         rule = f"must be a model's folder, or an id that is in the local cache ({reason_of(error)})"
         raise unusable(model, rule, OFFLINE) from None
     if type(config) not in AutoModelForCausalLM._model_mapping:
         rule = f"must be a causal language model: its config.json says {config.model_type}"
         raise unusable(model, rule, "give a target that generates text")
-    text: PretrainedConfig = config.get_text_config()
+    if faults := [*wrong_sizes(text)]:
+        raise PipelineError(faults)
     return text
 
 

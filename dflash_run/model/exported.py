@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from dflash_run.jsonfile import read_mapping
 from dflash_run.model.drafter import Drafter
 from dflash_run.model.shape import DrafterShape
-from dflash_run.model.tensorfile import read_tensors, write_tensors
+from dflash_run.model.tensorfile import check_tensors, read_tensors, write_tensors
 from policies.faults import ABSENT, Fault, PipelineError
 
 WEIGHTS: Final = "model.safetensors"
@@ -83,22 +85,34 @@ def read_exported(folder: Path, shape: DrafterShape) -> tuple[DrafterShape, dict
     Returns the shape to use too: the types of the layers and their window are the checkpoint's. Raises PipelineError
     under `model.warm_start` with everything that differs: sizes, taps, mask, and each tensor's name and shape.
     """
-    theirs = read_shape(folder)
-    faults = list(_differences(theirs, shape))
-    if faults:
-        raise PipelineError(faults)
+    theirs = _fitting(folder, shape)
     found = read_tensors(folder / WEIGHTS, expected_tensors(theirs), KEY)
     kept = replace(shape, layer_types=theirs.layer_types, sliding_window=theirs.sliding_window)
     return kept, {name: tensor.float() for name, tensor in found.items()}
 
 
+def check_exported(folder: Path, shape: DrafterShape) -> None:
+    """As `read_exported`, from the files' heads and lengths alone."""
+    check_tensors(folder / WEIGHTS, expected_tensors(_fitting(folder, shape)), KEY)
+
+
+def _fitting(folder: Path, shape: DrafterShape) -> DrafterShape:
+    theirs = read_shape(folder)
+    faults = list(_differences(theirs, shape))
+    if faults:
+        raise PipelineError(faults)
+    return theirs
+
+
 def read_shape(folder: Path) -> DrafterShape:
     """The shape that `config.json` of an exported drafter gives. Raises PipelineError with all that is missing."""
     try:
-        config = json.loads((folder / CONFIG).read_text())
+        config = read_mapping(folder / CONFIG)
     except (OSError, ValueError) as error:
-        fault = Fault(KEY, str(folder), f"must be a folder with a readable {CONFIG}: {error}")
-        raise PipelineError([fault]) from error
+        reason = getattr(error, "strerror", None) or error
+        rule = f"must be a folder with a readable {CONFIG} ({reason})"
+        fault = Fault(KEY, str(folder), rule, "give a folder that a training exported, or leave the key out")
+        raise PipelineError([fault]) from None
     values = {field.name: _value(config, field.name) for field in fields(DrafterShape)}
     given = {name: value for name, value in values.items() if value is not ABSENT or name not in _OPTIONAL}
     faults = [
@@ -132,19 +146,20 @@ def _kind(name: str, value: Any) -> str:
     if name in ("taps", "layer_types"):
         return "a list"
     if name in ("rms_norm_eps", "rope_theta", "initializer_range"):
-        return "" if type(value) in (int, float) and value > 0 else "a number > 0"
+        return "" if type(value) in (int, float) and 0 < value < math.inf else "a number > 0"
     if name in _OPTIONAL:
         return "" if value is None or type(value) is int else "an integer or null"
     least = 0 if name == "mask_token_id" else 1
     return "" if type(value) is int and value >= least else f"an integer >= {least}"
 
 
-def _value(config: Any, name: str) -> Any:
-    value = config
+def _value(config: Mapping[str, Any], name: str) -> Any:
+    value: Any = config
     for part in _PLACES.get(name, (name,)):
         value = value.get(part, ABSENT) if isinstance(value, dict) else ABSENT
-    if name == "rope_theta" and value is ABSENT and isinstance(config, dict):  # as transformers 5 writes it
-        value = (config.get("rope_parameters") or {}).get(name, ABSENT)
+    if name == "rope_theta" and value is ABSENT:  # as transformers 5 writes it
+        parameters = config.get("rope_parameters")
+        value = parameters.get(name, ABSENT) if isinstance(parameters, dict) else ABSENT
     return tuple(value) if isinstance(value, list) else value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
-_NEEDED: Final = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
+_SIZES: Final = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
+_OPTIONAL_SIZES: Final = ("num_key_value_heads", "head_dim", "max_position_embeddings")
+_OPTIONAL_NUMBERS: Final = ("rms_norm_eps", "initializer_range", "rope_theta")
 _ROPE_THETA: Final = 10_000.0
 """What transformers takes where a configuration names no base."""
 
@@ -74,10 +77,8 @@ class DrafterShape:
         everything that is wrong: missing sizes, taps outside the target, a mask outside the vocabulary.
         """
         config = target.get_text_config()
-        missing = [name for name in _NEEDED if type(getattr(config, name, None)) is not int]
-        if missing:
-            rule = f"must be a target whose configuration gives {', '.join(missing)} as integers"
-            raise PipelineError([Fault("model.name_or_path", model.name_or_path, rule, "choose another target")])
+        if faults := [*wrong_sizes(config)]:
+            raise PipelineError(faults)
         heads, depth = config.num_attention_heads, config.num_hidden_layers
         return cls(
             hidden_size=config.hidden_size,
@@ -92,7 +93,7 @@ class DrafterShape:
             mask_token_id=mask_token_id,
             target_layers=depth,
             rms_norm_eps=_given(config, "rms_norm_eps", 1e-6),
-            rope_theta=_rope_theta(config),
+            rope_theta=float(_rope_theta(config)),
             max_position_embeddings=_given(config, "max_position_embeddings", 32_768),
             initializer_range=_given(config, "initializer_range", 0.02),
             bos_token_id=_given(config, "bos_token_id", None),
@@ -100,15 +101,33 @@ class DrafterShape:
         )
 
 
+def wrong_sizes(config: PretrainedConfig) -> Iterator[Fault]:
+    """What is wrong with the numbers of a target's configuration that its drafter is made of."""
+    for name in (*_SIZES, *_OPTIONAL_SIZES):
+        value = getattr(config, name, None)
+        if (type(value) is not int or value < 1) and not (value is None and name in _OPTIONAL_SIZES):
+            yield _not(name, value, "an integer >= 1")
+    for name in _OPTIONAL_NUMBERS:
+        value = _rope_theta(config) if name == "rope_theta" else getattr(config, name, None)
+        if value is not None and not (type(value) in (int, float) and 0 < value < math.inf):
+            yield _not(name, value, "a number > 0")
+
+
+def _not(name: str, value: object, kind: str) -> Fault:
+    rule = f"must be a target whose config.json gives {name} as {kind}"
+    return Fault("model.name_or_path", ABSENT if value is None else value, rule, "choose another target, or repair it")
+
+
 def _given(config: PretrainedConfig, name: str, default: Any) -> Any:
     value = getattr(config, name, None)
     return default if value is None else value
 
 
-def _rope_theta(config: PretrainedConfig) -> float:
+def _rope_theta(config: PretrainedConfig) -> Any:
     """The base where transformers 5 keeps it, or where version 4 kept it."""
     parameters = _given(config, "rope_parameters", {})
-    return float(parameters.get("rope_theta", _given(config, "rope_theta", _ROPE_THETA)))
+    kept = parameters.get("rope_theta") if isinstance(parameters, dict) else None
+    return _given(config, "rope_theta", _ROPE_THETA) if kept is None else kept
 
 
 def _ids(value: Any) -> int | tuple[int, ...] | None:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dflash_run.data.faults import refused
-from dflash_run.model.config import check_taps, reason_of, target_config, unusable
+from dflash_run.data.faults import reason_of, refused
+from dflash_run.model.config import check_taps, target_config, unusable
 from dflash_run.model.quiet import quiet
 from dflash_run.model.random_weights import fill_
 from policies.faults import PipelineError
@@ -107,6 +107,16 @@ class TappedTarget:
                 handle.remove()
 
 
+def check_target(model: Model, layers: int | None) -> None:
+    """Raise PipelineError for what `TappedTarget` could not load: everything is built and held against the files'
+    heads, but for the numbers. `layers`: how many will be loaded; None: all.
+    """
+    config = target_config(model)
+    loaded = config if layers is None else first_layers(config, layers)
+    load = _random if model.random_weights else _pretrained
+    _layers_of(load(model, loaded, [torch.device("meta")], getattr(torch, model.dtype), None), model)
+
+
 def _padding(input_ids: Tensor, lengths: Tensor | None, device: torch.device) -> Tensor | None:
     """bool[B, S, 1] on `device`, true beyond each length; None where there is no padding."""
     slots = input_ids.shape[1]
@@ -137,33 +147,48 @@ def _layers_of(module: nn.Module, model: Model) -> nn.ModuleList:
     return layers
 
 
+@contextmanager
+def _told(model: Model, rule: str, remedy: str) -> Iterator[None]:
+    """What the library raises meanwhile is told as a fault: whatever a broken folder leads to is the user's to mend."""
+    try:
+        with quiet():
+            yield
+    except (PipelineError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, ImportError) and "flash" in str(error).lower():
+            rule = f"needs a package ({reason_of(error)})"
+            raise refused("model.attention", model.attention, rule, "sdpa needs none") from None
+        raise unusable(model, f"{rule} ({_reason(error)})", remedy) from None
+
+
+def _reason(error: Exception) -> str:
+    """A KeyError's text is the key alone."""
+    return f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else reason_of(error)
+
+
 def _pretrained(
-    model: Model, config: Any, devices: Sequence[torch.device], dtype: torch.dtype, seed: int
+    model: Model, config: Any, devices: Sequence[torch.device], dtype: torch.dtype, seed: int | None
 ) -> nn.Module:
     import transformers
 
     auto: Any = transformers.AutoModel
-    try:
-        with quiet():
-            module, found = auto.from_pretrained(
-                model.name_or_path,
-                revision=model.revision,
-                config=config,
-                dtype=dtype,
-                attn_implementation=model.attention,
-                device_map=_spread(config, devices) if len(devices) > 1 else None,
-                use_safetensors=True,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-    except ImportError as error:
-        raise _attention(model, error) from None
-    except (OSError, ValueError, RuntimeError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
-        rule = f"must hold weights that can be loaded ({reason_of(error)})"
-        raise unusable(model, rule, f"give a complete folder with safetensors; {_NO_WEIGHTS}") from None
-    lacking = sorted(found["missing_keys"]) or sorted(map(str, found["mismatched_keys"]))
+    remedy = f"give a complete folder with safetensors; {_NO_WEIGHTS}"
+    with _told(model, "must hold weights that can be loaded", remedy):
+        module, found = auto.from_pretrained(
+            model.name_or_path,
+            revision=model.revision,
+            config=config,
+            dtype=dtype,
+            attn_implementation=model.attention,
+            device_map=_device_map(config, devices),
+            use_safetensors=True,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # told below, by name
+        )
+    lacking = sorted(found["missing_keys"]) or sorted(str(each[0]) for each in found["mismatched_keys"])
     if lacking:
         rule = f"must hold every weight of the target: {lacking[0]} is missing or has another shape"
         raise unusable(model, rule, f"give a complete folder; {_NO_WEIGHTS}")
@@ -171,28 +196,37 @@ def _pretrained(
     return placed
 
 
-def _random(model: Model, config: Any, devices: Sequence[torch.device], dtype: torch.dtype, seed: int) -> nn.Module:
-    """The target's shape with random weights; built on the first device in its dtype, whatever its size."""
+def _device_map(config: Any, devices: Sequence[torch.device]) -> Any:
+    """Where the library puts the weights while it loads; None: on the host."""
+    if len(devices) > 1:
+        return _spread(config, devices)
+    return devices[0] if devices[0].type == "meta" else None
+
+
+def _random(
+    model: Model, config: Any, devices: Sequence[torch.device], dtype: torch.dtype, seed: int | None
+) -> nn.Module:
+    """The target's shape with random weights; built on the first device in its dtype, whatever its size.
+
+    Without a seed they have no values.
+    """
     import transformers
     from transformers.initialization import no_init_weights
 
     auto: Any = transformers.AutoModel
-    try:
-        with devices[0], no_init_weights():
-            module: nn.Module = auto.from_config(config, dtype=dtype, attn_implementation=model.attention)
-    except ImportError as error:
-        raise _attention(model, error) from None
-    for name, parameter in module.named_parameters():
-        fill_(parameter, name, seed, config.initializer_range)
+    rule = "must have a config.json that its layers can be built from"
+    with _told(model, rule, "repair it, or take another target"), devices[0], no_init_weights():
+        module: nn.Module = auto.from_config(
+            config, dtype=dtype, attn_implementation=model.attention, trust_remote_code=False
+        )
+    if seed is not None:
+        for name, parameter in module.named_parameters():
+            fill_(parameter, name, seed, config.initializer_range)
     if len(devices) > 1:
         from accelerate import dispatch_model
 
         module = dispatch_model(module, _spread(config, devices))
     return module
-
-
-def _attention(model: Model, error: ImportError) -> PipelineError:
-    return refused("model.attention", model.attention, f"needs a package ({reason_of(error)})", "sdpa needs none")
 
 
 def _spread(config: Any, devices: Sequence[torch.device]) -> dict[str, Any]:
@@ -204,7 +238,7 @@ def _spread(config: Any, devices: Sequence[torch.device]) -> dict[str, Any]:
 
     auto: Any = transformers.AutoModel
     with torch.device("meta"):
-        skeleton: nn.Module = auto.from_config(config)
+        skeleton: nn.Module = auto.from_config(config, trust_remote_code=False)
     places: dict[str, Any] = {}
     at = devices[0]
     for name, child in skeleton.named_children():

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dflash_run.jsonfile import read_mapping
 from policies.faults import Fault, PipelineError
 
 NAME: Final = "checkpoint.json"
@@ -152,16 +153,13 @@ def find(path: Path) -> Path:
 def read(folder: Path) -> Checkpoint:
     """What a checkpoint's folder says of itself. Raises PipelineError."""
     try:
-        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        return _built(content)
+        return _built(read_mapping(folder / NAME))
     except (OSError, ValueError, TypeError, KeyError) as error:
         rule = f"must be a whole checkpoint ({error})"
         raise PipelineError([Fault("--resume", str(folder), rule, "take an earlier one")]) from None
 
 
-def _built(content: Any) -> Checkpoint:
-    if not isinstance(content, dict):
-        raise ValueError(f"{NAME} is not a mapping")
+def _built(content: dict[str, Any]) -> Checkpoint:
     if content.get("format") != FORMAT:
         raise ValueError(f"{NAME} has format {content.get('format')!r}, not {FORMAT}")
     values = dict(content)

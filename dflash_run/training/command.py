@@ -1,7 +1,9 @@
 """`dflash-run train`: from a file, or from a checkpoint, to a trained drafter and a summary."""
 
 import logging
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.preparation import Preparation, prepare_training
 from dflash_sim.cli import check_outputs, console, described, name_of, status_of
 from dflash_sim.prediction import prepare, summary_of
+from dflash_sim.timings_file import TimingsError, read_timings
 from policies.faults import ABSENT, Fault, PipelineError
 from policies.loading import from_mapping, load
 from policies.pipeline import Pipeline
@@ -39,9 +42,15 @@ def train_file(
         logging.getLogger(library).setLevel(logging.ERROR)  # what is wrong is told as a fault, on one line
     pipeline = _read(file, resume, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
     people = Console(stderr=True) if as_json else console()
-    prepared = prepare_training(pipeline, gpus=_gpus(), resume=resume)
     name = name_of(pipeline, file or Path("training.yaml"))
     folder = out if out is not None else _fresh(Path("runs") / name, resume)
+    faults = [*_unusable_files(folder, predict)]
+    try:
+        prepared = prepare_training(pipeline, gpus=_gpus(), resume=resume)
+    except PipelineError as error:
+        raise PipelineError([*faults, *error.faults]) from None
+    if faults:
+        raise PipelineError(faults)
     check_outputs(folder)
     foretold = None if predict is None else forecast(prepared, predict)
     title = f"{name}: {described(prepared.pipeline)}"
@@ -69,6 +78,21 @@ def train_file(
         if "prediction" in summary:
             people.print(_outcome(summary["prediction"]), highlight=False, markup=False)
     return status_of([summary])
+
+
+def _unusable_files(folder: Path, predict: Path | None) -> Iterator[Fault]:
+    """What of the command line can be judged before the training is prepared; makes no folder."""
+    above = next(each for each in (folder, *folder.absolute().parents) if os.path.lexists(each))
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        reason = "cannot be written" if above.is_dir() else "is no folder"
+        yield Fault("-o", str(folder), f"must be a folder that can be written: {above} {reason}", "give another -o")
+    if predict is not None:
+        try:
+            read_timings(predict)
+        except TimingsError as error:
+            for text in error.faults:
+                key, _, said = text.partition(": ")
+                yield Fault(key, ABSENT, said)
 
 
 def _read(file: Path | None, resume: Path | None, overrides: list[str]) -> Pipeline:

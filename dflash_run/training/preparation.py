@@ -9,16 +9,19 @@ from typing import Any, Final
 
 from dflash_run.data.corpus import Corpus, prepare_corpus
 from dflash_run.data.planning import TrainingPlan, plan_for_training
+from dflash_run.data.reading import kind_of
 from dflash_run.data.tokenizer import load_tokenizer, mask_token
 from dflash_run.model.config import target_config
 from dflash_run.model.frozen import check_weights
 from dflash_run.model.shape import DrafterShape
+from dflash_run.model.target import check_target
+from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.devices import Placement, place
 from dflash_run.training.footprint import Footprint, drafter_footprint, target_footprint
 from dflash_run.training.resuming import Resumed, resumed_from
 from dflash_run.transport.memory import available_bytes
 from dflash_run.transport.parcel import HEAD_BYTES, ITEM_BYTES
-from policies.assembly import build_dispatcher
+from policies.assembly import build_dispatcher, load_policy
 from policies.batches import BatchPlan
 from policies.faults import ABSENT, Fault, PipelineError
 from policies.loading import from_mapping, resolved
@@ -62,43 +65,32 @@ def prepare_training(
 ) -> Preparation:
     """Check and plan. `gpus`: how many this machine has. Raises PipelineError with all that is wrong."""
     placement, faults = place(pipeline, gpus)
-    faults += _missing(pipeline)
-    found: dict[str, Any] = {}
-    if pipeline.model.name_or_path is not None:
-        for step in (_read_target, _read_tokenizer, _read_shape):
+    faults += _missing(pipeline, placement)
+    found: dict[str, Any] = {"placement": placement, "progress": progress}
+    if resume is not None:
+        found["resume"] = resume
+    for step, needs in _STEPS:
+        if all(name in found for name in needs):
             faults += _attempt(step, pipeline, found)
-    if pipeline.data is not None and pipeline.data.path is not None and "tokenizer" in found:
-        faults += _attempt(_read_corpus, pipeline, found | {"progress": progress}, found)
     if faults:
         raise PipelineError({str(fault): fault for fault in faults}.values())
-    corpus: Corpus = found["corpus"]
-    assert pipeline.data is not None, "checked above"
-    plan = plan_for_training(pipeline.data, corpus, pipeline.seed)
-    pipeline = _completed(pipeline, found["shape"], placement)
-    resumed = None if resume is None else resumed_from(resume, plan, corpus, found["shape"])
-    done = resumed.checkpoint.batches() if resumed is not None else set()
-    ids = [batch for batch in range(plan.batches.count) if batch not in done]
-    leg = plan.batches if resumed is None else plan.batches.select(ids)
-    slot_bytes, memory = _sizes(pipeline, plan.batches, leg)
-    footprints = _footprints(pipeline, found, plan.batches, slot_bytes, memory)
-    _check_devices(pipeline, placement, footprints)
     return Preparation(
-        pipeline=pipeline,
-        corpus=corpus,
-        plan=plan,
-        leg=leg,
-        ids=ids,
+        pipeline=found["pipeline"],
+        corpus=found["corpus"],
+        plan=found["plan"],
+        leg=found["leg"],
+        ids=found["ids"],
         mask_token_id=found["mask"],
         shape=found["shape"],
         placement=placement,
-        slot_bytes=slot_bytes,
-        memory=memory,
-        footprints=footprints,
-        resumed=resumed,
+        slot_bytes=found["slot_bytes"],
+        memory=found["memory"],
+        footprints=found["footprints"],
+        resumed=found.get("resumed"),
     )
 
 
-def _missing(p: Pipeline) -> Iterator[Fault]:
+def _missing(p: Pipeline, placement: Placement) -> Iterator[Fault]:
     if p.model.name_or_path is None:
         remedy = "e.g. `model: {name_or_path: Qwen/Qwen3-8B}`"
         yield Fault("model.name_or_path", ABSENT, "must be given: the target to train for", remedy)
@@ -111,51 +103,115 @@ def _missing(p: Pipeline) -> Iterator[Fault]:
     if needed is not None and not any(map(find_spec, needed)):
         remedy = f"pip install {needed[0]}, or set training.tracker: none"
         yield Fault("training.tracker", p.training.tracker, f"needs the package {needed[0]}", remedy)
+    if p.model.attention == "flash_attention_2":
+        yield from _flash_faults(p, placement)
     if p.dispatch.placement == "producer":
         rule = "must be taker, or left out, to train: hidden states wait on the target's side"
         yield Fault("dispatch.placement", p.dispatch.placement, rule)
 
 
-def _attempt(
-    step: Callable[[Pipeline, dict[str, Any]], Any], p: Pipeline, given: dict[str, Any], into: Any = None
-) -> list[Fault]:
-    """Run one reading; its faults join the others."""
+def _flash_faults(p: Pipeline, placement: Placement) -> Iterator[Fault]:
+    key, value, remedy = "model.attention", p.model.attention, "set it to sdpa"
+    if find_spec("flash_attn") is None:
+        yield Fault(key, value, "needs the package flash-attn", "pip install flash-attn, or set it to sdpa")
+    if p.model.dtype == "float32":
+        yield Fault(key, value, "takes bfloat16 and float16: model.dtype is float32", remedy)
+    if any(name == "cpu" for names in placement.targets for name in names):
+        yield Fault(key, value, "needs targets on GPUs: one is on the CPU", remedy)
+
+
+def _attempt(step: "_Step", p: Pipeline, found: dict[str, Any]) -> list[Fault]:
+    """Run one step; its faults join the others."""
     try:
-        step(p, given)
+        step(p, found)
     except PipelineError as error:
         return list(error.faults)
-    if into is not None:
-        into.update({key: value for key, value in given.items() if key != "progress"})
     return []
 
 
+def _load_policy(p: Pipeline, found: dict[str, Any]) -> None:
+    load_policy(p.dispatch.policy)
+
+
+def _read_checkpoint(p: Pipeline, found: dict[str, Any]) -> None:
+    checkpoints.read(checkpoints.find(found["resume"]))
+
+
 def _read_target(p: Pipeline, found: dict[str, Any]) -> None:
-    found["target"] = target_config(p.model)
-    check_weights(p.model)
+    if p.model.name_or_path is not None:
+        found["target"] = target_config(p.model)
 
 
 def _read_tokenizer(p: Pipeline, found: dict[str, Any]) -> None:
-    if "target" not in found and p.model.tokenizer is None:
-        return  # it would be the target's, whose fault is told
-    found["tokenizer"] = load_tokenizer(p.model)
-    if "target" in found:
-        found["mask"] = mask_token(p.model, found["tokenizer"], found["target"].vocab_size)
+    if p.model.tokenizer is not None or "target" in found:  # without either it would be the target's: its fault is told
+        found["tokenizer"] = load_tokenizer(p.model)
+
+
+def _choose_mask(p: Pipeline, found: dict[str, Any]) -> None:
+    if "tokenizer" in found or p.model.mask_token_id is not None:
+        vocab = found["target"].vocab_size if "target" in found else None
+        found["mask"] = mask_token(p.model, found.get("tokenizer"), vocab)
 
 
 def _read_shape(p: Pipeline, found: dict[str, Any]) -> None:
-    if "mask" in found:
-        found["shape"] = DrafterShape.of(found["target"], p.model, found["mask"])
-        if p.model.warm_start is not None:
-            from dflash_run.model.exported import read_exported
+    shape = DrafterShape.of(found["target"], p.model, found.get("mask", 0))
+    if "mask" in found:  # else the rest of it is checked with another
+        found["shape"] = shape
 
-            read_exported(Path(p.model.warm_start), found["shape"])
+
+def _read_start(p: Pipeline, found: dict[str, Any]) -> None:
+    if p.model.warm_start is not None:
+        from dflash_run.model.exported import check_exported, read_shape
+
+        folder = Path(p.model.warm_start)
+        if "shape" in found:
+            check_exported(folder, found["shape"])
+        else:
+            read_shape(folder)
+
+
+def _check_target(p: Pipeline, found: dict[str, Any]) -> None:
+    check_weights(p.model, found["target"])
+    if p.model.attention != "flash_attention_2" or find_spec("flash_attn") is not None:  # that is told already
+        some = "shape" in found and p.training.loss != "soft"
+        check_target(p.model, found["shape"].taps[-1] + 1 if some else None)
 
 
 def _read_corpus(p: Pipeline, found: dict[str, Any]) -> None:
+    if p.data is None or p.data.path is None:
+        return
+    tokenizer = found.get("tokenizer")
+    if tokenizer is None and kind_of(Path(p.data.path), p.data.format) != "tokens":
+        return
     vocab = found["target"].vocab_size if "target" in found else None
-    found["corpus"] = prepare_corpus(
-        p.data, p.model, vocab_size=vocab, tokenizer=found["tokenizer"], progress=found.get("progress")
-    )
+    progress = found["progress"]
+    found["corpus"] = prepare_corpus(p.data, p.model, vocab_size=vocab, tokenizer=tokenizer, progress=progress)
+
+
+def _plan(p: Pipeline, found: dict[str, Any]) -> None:
+    assert p.data is not None, "there is a corpus"
+    plan = plan_for_training(p.data, found["corpus"], p.seed)
+    found |= {"plan": plan, "leg": plan.batches, "ids": list(range(plan.batches.count))}
+
+
+def _resume(p: Pipeline, found: dict[str, Any]) -> None:
+    plan = found["plan"]
+    resumed = resumed_from(found["resume"], plan, found["corpus"], found["shape"])
+    done = resumed.checkpoint.batches()
+    ids = [batch for batch in range(plan.batches.count) if batch not in done]
+    found |= {"resumed": resumed, "ids": ids, "leg": plan.batches.select(ids)}
+
+
+def _size(p: Pipeline, found: dict[str, Any]) -> None:
+    if p.dispatch.placement == "producer":
+        return  # that is told already, and would change what waits where
+    pipeline, plan = _completed(p, found["shape"], found["placement"]), found["plan"].batches
+    slot_bytes, memory = _sizes(pipeline, plan, found["leg"])
+    footprints = _footprints(pipeline, found, plan, slot_bytes, memory)
+    faults = [*_staging_faults(memory), *_device_faults(pipeline, found["placement"], footprints)]
+    if faults:
+        raise PipelineError(faults)
+    found |= {"pipeline": pipeline, "slot_bytes": slot_bytes, "memory": memory, "footprints": footprints}
 
 
 def _completed(pipeline: Pipeline, shape: DrafterShape, placement: Placement) -> Pipeline:
@@ -177,7 +233,7 @@ def _completed(pipeline: Pipeline, shape: DrafterShape, placement: Placement) ->
 
 
 def _sizes(p: Pipeline, plan: BatchPlan, leg: BatchPlan) -> tuple[int, MemoryReport]:
-    """Bytes of a slot, and what staging needs at most; refuses what will not fit."""
+    """Bytes of a slot, and what staging needs at most."""
     per_token = p.memory.bytes_per_token
     assert per_token is not None, "filled in from the model"
     largest = int((plan.samples * plan.length).max(initial=1)) * per_token
@@ -193,14 +249,16 @@ def _sizes(p: Pipeline, plan: BatchPlan, leg: BatchPlan) -> tuple[int, MemoryRep
         prefetch=p.dispatch.prefetch,
         placement=p.dispatch.placement,
     )
-    faults = [Fault("memory", ABSENT, f"must hold what is staged: {text}", _LESS) for text in needed["over"]]
+    return slot, needed
+
+
+def _staging_faults(needed: MemoryReport) -> Iterator[Fault]:
+    for text in needed["over"]:
+        yield Fault("memory", ABSENT, f"must hold what is staged: {text}", _LESS)
     host, here = needed["host_peak_bytes"] or 0, available_bytes()
     if here is not None and host > here:
         rule = f"must leave staging within the {here / 1e9:.1f} GB of free memory: it can need {host / 1e9:.1f} GB"
-        faults.append(Fault("dispatch", ABSENT, rule, _LESS))
-    if faults:
-        raise PipelineError(faults)
-    return slot, needed
+        yield Fault("dispatch", ABSENT, rule, _LESS)
 
 
 def _footprints(
@@ -219,8 +277,8 @@ def _footprints(
     }
 
 
-def _check_devices(p: Pipeline, placement: Placement, footprints: dict[str, Footprint]) -> None:
-    """Refuse what a device cannot hold, as `memory.device_limit` says."""
+def _device_faults(p: Pipeline, placement: Placement, footprints: dict[str, Footprint]) -> Iterator[Fault]:
+    """What a device cannot hold, as `memory.device_limit` says."""
     limit = p.memory.device_limit
     if limit is None:
         return
@@ -235,7 +293,24 @@ def _check_devices(p: Pipeline, placement: Placement, footprints: dict[str, Foot
         told = ", ".join(f"{name} needs {size / 1e9:.1f} GB" for name, size in sorted(over.items()))
         rule = f"must hold the workers of each device: {told}"
         remedy = "lower training.pass_slots, data.batch or dispatch.depth, or move a worker"
-        raise PipelineError([Fault("memory.device_limit", limit, rule, remedy)])
+        yield Fault("memory.device_limit", limit, rule, remedy)
 
 
 _LESS: Final = "lower dispatch.depth, or the size of a batch"
+
+_Step = Callable[[Pipeline, dict[str, Any]], None]
+_STEPS: Final[tuple[tuple[_Step, tuple[str, ...]], ...]] = (
+    (_load_policy, ()),
+    (_read_checkpoint, ("resume",)),
+    (_read_target, ()),
+    (_read_tokenizer, ()),
+    (_choose_mask, ()),
+    (_read_shape, ("target",)),
+    (_read_start, ()),
+    (_check_target, ("target",)),
+    (_read_corpus, ()),
+    (_plan, ("corpus",)),
+    (_resume, ("resume", "plan", "shape")),
+    (_size, ("plan", "shape")),
+)
+"""What is read and worked out, in order, and what of the earlier steps each needs: what can be told is told at once."""

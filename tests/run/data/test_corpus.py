@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from dflash_run.data.planning import plan_for_training
 from policies.faults import PipelineError
 from policies.sections.data import BatchSize, Data
 from policies.sections.training import Model
+from tests.run.data.test_tokenizer import MARKED, PLAIN, word_tokenizer
 
 BYTES = Model(tokenizer="bytes")
 TALK = {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]}
@@ -117,6 +119,50 @@ def test_bad_tokens_are_refused_with_their_line(tmp_path: Path, row: dict[str, A
     assert key == "data.path" and "line 2" in text and told in text
 
 
+@pytest.mark.parametrize("template", [None, PLAIN, MARKED], ids=["bytes", "plain", "marked"])
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"content": None}, "a text as content"),
+        ({"content": 5}, "a text as content"),
+        ({}, "a text as content"),
+        ({"content": ["a"]}, "join its parts"),
+        ({"content": "a\ud800b"}, "ud800 is half of one"),
+        ({"content": "a", "name": ["\udfff"]}, "udfff is half of one"),
+    ],
+)
+def test_messages_are_held_to_the_same_rules_under_every_tokenizer(
+    tmp_path: Path, template: str | None, said: dict[str, Any], told: str
+) -> None:
+    model = BYTES
+    if template is not None:
+        word_tokenizer(template).save_pretrained(tmp_path / "tokenizer")
+        model = Model(tokenizer=str(tmp_path / "tokenizer"))
+    path = write(tmp_path / "a.jsonl", [TALK, {"messages": [*TALK["messages"], {"role": "assistant", **said}]}])
+    [(key, text)] = faults_of(path, model)
+    assert key == "data.path" and "line 2" in text and told in text
+
+
+def test_a_text_with_half_a_character_is_told_with_its_line(tmp_path: Path) -> None:
+    [(key, text)] = faults_of(write(tmp_path / "a.jsonl", [{"text": "ab"}, {"text": "a\udc00"}]))
+    assert key == "data.path" and "line 2" in text and "correct the escape" in text
+
+
+def test_rows_of_parquet_that_no_value_can_be_made_of_are_told_one_by_one(tmp_path: Path) -> None:
+    texts = pyarrow.array([b"good", b"bad\xff", b"good", b"\xfe"], pyarrow.binary()).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    found = faults_of(tmp_path / "a.parquet")
+    assert ["row 2" in found[0][1], "row 4" in found[1][1], len(found)] == [True, True, 2]
+    times = pyarrow.array([2**62], pyarrow.timestamp("us"))
+    pyarrow.parquet.write_table(pyarrow.table({"text": times}), tmp_path / "b.parquet")
+    [(key, text)] = faults_of(tmp_path / "b.parquet")
+    assert key == "data.path" and "row 1" in text and "correct or remove it" in text
+    twice = pyarrow.Table.from_arrays([texts[:1], texts[:1]], names=["text", "text"])
+    pyarrow.parquet.write_table(twice, tmp_path / "c.parquet")
+    [(key, text)] = faults_of(tmp_path / "c.parquet")
+    assert key == "data.path" and "each column once" in text
+
+
 def test_ids_of_a_cached_corpus_are_held_against_the_vocabulary_too(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", [{"input_ids": [1, 300]}])
     prepared(path)
@@ -146,8 +192,6 @@ def test_a_dataset_folder_without_its_package_is_a_fault_with_a_remedy(tmp_path:
 
 
 def test_conversations_for_a_tokenizer_without_a_template_are_a_fault(tmp_path: Path) -> None:
-    from tests.run.data.test_tokenizer import word_tokenizer
-
     word_tokenizer(None).save_pretrained(tmp_path / "tokenizer")
     model = Model(tokenizer=str(tmp_path / "tokenizer"))
     [(key, text)] = faults_of(write(tmp_path / "a.jsonl", [TALK]), model)
@@ -181,6 +225,26 @@ def test_a_damaged_cache_is_made_anew(tmp_path: Path, name: str, damage: str) ->
     assert (again.folder, again.content_hash) == (whole.folder, whole.content_hash)
     assert file.read_bytes() == content
     assert os.listdir(whole.folder.parent) == [whole.folder.name]
+
+
+@pytest.mark.parametrize("damage", ["report", "deep", "nowhere", "numbers"])
+def test_a_cache_that_lies_or_leads_nowhere_is_made_anew(tmp_path: Path, damage: str) -> None:
+    path = write(tmp_path / "a.jsonl", [{"text": "hello"}, {"text": "hello you"}])
+    whole = prepared(path)
+    said = whole.folder / "meta.json"
+    if damage == "report":  # what people are told counts as much as what is trained
+        said.write_text(said.read_text().replace('"truncated": 0', '"truncated": 9'))
+    elif damage == "deep":
+        said.write_text("[" * 100_000)
+    elif damage == "numbers":
+        np.savez(whole.folder / "offsets", a=np.zeros(3))
+        (whole.folder / "offsets.npz").rename(whole.folder / "offsets.npy")
+    else:
+        shutil.rmtree(whole.folder)
+        whole.folder.symlink_to("/nowhere")
+    again = prepared(path)
+    assert (again.folder, again.content_hash, again.report) == (whole.folder, whole.content_hash, whole.report)
+    assert not again.folder.is_symlink() and os.listdir(again.folder.parent) == [again.folder.name]
 
 
 def test_two_makers_of_one_cache_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Tokenizers: what the assistant said, with and without marks in the template; the mask's id."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ TALK: list[dict[str, object]] = [
 ]
 
 
-def word_tokenizer(template: str | None) -> Any:
+def word_tokenizer(template: str | dict[str, str] | None) -> Any:
     """A fast tokenizer without files: bytes, and the marks of a conversation."""
     tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")
@@ -91,6 +92,33 @@ def test_a_template_that_refuses_a_conversation_is_told() -> None:
     refusing = "{{ raise_exception('users first') }}"
     with pytest.raises(BadSample, match="users first"):
         HubTokenizer(word_tokenizer(refusing)).conversation(TALK)
+
+
+def test_several_templates_of_which_none_is_the_default_are_as_good_as_none() -> None:
+    several = HubTokenizer(word_tokenizer({"rag": PLAIN, "tools": PLAIN}))
+    assert not several.has_template
+    named = HubTokenizer(word_tokenizer({"default": MARKED, "tools": PLAIN}))
+    assert named.has_template and _said(named, TALK) == ["two<|im_end|>", "one one<|im_end|>"]
+
+
+def test_what_a_tokenizer_raises_is_told_of_the_sample() -> None:
+    tokenizer = HubTokenizer(word_tokenizer(PLAIN))
+    with pytest.raises(BadSample, match="refused by the tokenizer"):
+        tokenizer.encode("\ud800")
+    with pytest.raises(BadSample, match="refused by the tokenizer"):
+        tokenizer.prompt([{"role": "user", "content": "\ud800"}])
+
+
+def test_code_that_a_tokenizers_folder_brings_is_never_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("transformers")
+    (tmp_path / "mine.py").write_text("raise SystemExit('ran')")
+    said = {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said))
+    with pytest.raises(PipelineError, match="model.tokenizer: .*auto_map.*never run"):
+        load_tokenizer(Model(tokenizer=str(tmp_path)))
+    assert capfd.readouterr().out == ""
 
 
 def test_the_built_in_template_marks_the_assistant() -> None:

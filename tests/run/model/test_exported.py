@@ -88,7 +88,11 @@ def test_a_broken_configuration_is_refused_under_the_warm_start(
 def test_a_folder_without_a_drafter_is_refused_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="readable config.json"):
         read_exported(tmp_path, SHAPE)
-    (tmp_path / CONFIG).write_text("[]")
+    for damage in ("[]", "[" * 100_000, '{"hidden_size": NaN}'):
+        (tmp_path / CONFIG).write_text(damage)
+        with pytest.raises(PipelineError, match="readable config.json"):
+            read_exported(tmp_path, SHAPE)
+    (tmp_path / CONFIG).write_text('{"rope_parameters": [1]}')
     with pytest.raises(PipelineError, match="must give hidden_size"):
         read_exported(tmp_path, SHAPE)
     write_exported(Drafter(SHAPE, seed=4), tmp_path)

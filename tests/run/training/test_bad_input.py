@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import dflash_run.training.command as command  # noqa: E402
+import dflash_run.training.preparation as preparation  # noqa: E402
 import dflash_run.training.train as training  # noqa: E402
 from dflash_run.cli import app  # noqa: E402
 from dflash_run.model.config import target_config  # noqa: E402
@@ -21,6 +22,7 @@ from dflash_run.training.checkpoint import NAME, Checkpoint, Checkpoints, set_as
 from dflash_run.training.preparation import prepare_training  # noqa: E402
 from dflash_run.training.replica import OPTIMIZER, WEIGHTS, Replica  # noqa: E402
 from dflash_sim.cli import guarded  # noqa: E402
+from policies.faults import PipelineError  # noqa: E402
 from policies.loading import resolved  # noqa: E402
 from tests.run.training.cases import training_file, training_pipeline  # noqa: E402
 
@@ -130,6 +132,55 @@ def test_every_fault_has_its_line_in_one_pass(refused: Refused) -> None:
     assert sorted(line.partition(":")[0] for line in lines) == ["data.path", "model.taps", "training.save_every"]
 
 
+def _keys(lines: list[str]) -> list[str]:
+    return sorted(line.partition(":")[0] for line in lines)
+
+
+def _set(*changes: str) -> list[str]:
+    return [each for change in changes for each in ("--set", change)]
+
+
+def test_what_the_command_line_names_is_judged_with_the_file(refused: Refused, case: Path) -> None:
+    nothing, file = str(case / "nothing"), str(case / "file.json")
+    given = ("-o", file, "--predict", nothing, "--resume", nothing)
+    changes = ("data.path=nothing.jsonl", "dispatch.policy=nowhere:Mine", "model.taps=[9]", "model.mask_token_id=300")
+    expected = ["--resume", "-o", "data.path", "dispatch.policy", "model.mask_token_id", "model.taps", nothing]
+    assert _keys(refused(*given, *_set(*changes))) == sorted(expected)
+
+
+def test_a_policy_that_is_nowhere_is_told_before_samples_are_tokenised(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    real = preparation.load_policy
+    monkeypatch.setattr(preparation, "load_policy", lambda name: (said.append("policy"), real(name))[1])
+
+    def tokenise(*_: object, **__: object) -> None:
+        said.append("corpus")
+        raise PipelineError([])
+
+    monkeypatch.setattr(preparation, "prepare_corpus", tokenise)
+    _only(refused("--set", "dispatch.policy=nowhere:Mine"), "dispatch.policy", "nowhere", "PYTHONPATH")
+    assert said == ["policy", "corpus"]
+
+
+def test_memory_limits_and_a_checkpoint_of_another_plan_are_told_together(refused: Refused, case: Path) -> None:
+    changes = _set("memory.host_limit=1KB", "seed=3", "training.sync=none", "training.save_every=5")
+    assert _keys(refused("--resume", str(case / "run"), *changes)) == ["--resume", "memory", "training.save_every"]
+
+
+def test_data_are_judged_though_the_tokenizer_is_missing(refused: Refused, tmp_path: Path) -> None:
+    changes = ["model.tokenizer=./nothing", "model.mask_token_id=300", "data.path=nothing.jsonl"]
+    assert _keys(refused(*_set(*changes))) == ["data.path", "model.mask_token_id", "model.tokenizer"]
+    bad = _lines(tmp_path / "bad.jsonl", {"input_ids": [1, 2]}, {"input_ids": [-1]})
+    assert _keys(refused(*_set("model.tokenizer=./nothing", f"data.path={bad}"))) == ["data.path", "model.tokenizer"]
+
+
+def test_a_refused_training_leaves_no_folder_behind(refused: Refused, tmp_path: Path) -> None:
+    refused("-o", str(tmp_path / "new" / "run"), "--set", "data.path=nothing.jsonl")
+    assert not (tmp_path / "new").exists()
+
+
 def test_more_workers_than_gpus_are_refused_unless_devices_are_named(refused: Refused, case: Path) -> None:
     (case / "two.json").write_text(json.dumps(training_file(case) | {"topology": {"targets": 2, "drafters": 2}}))
     _only(refused(file="two.json", gpus=2), "topology", "2 GPUs", "topology.devices")
@@ -168,8 +219,6 @@ def test_conversations_need_a_chat_template(refused: Refused, tmp_path: Path) ->
 def test_a_tracker_whose_package_is_missing_is_refused(
     refused: Refused, monkeypatch: pytest.MonkeyPatch, tracker: str
 ) -> None:
-    import dflash_run.training.preparation as preparation
-
     monkeypatch.setattr(preparation, "find_spec", lambda name: None)
     _only(refused("--set", f"training.tracker={tracker}"), "training.tracker", f"pip install {tracker}")
 
@@ -207,7 +256,7 @@ def test_a_checkpoint_of_another_plan_or_drafter_is_refused(
 
 
 @pytest.mark.parametrize("file", [NAME, WEIGHTS, OPTIMIZER])
-@pytest.mark.parametrize("damage", ["cut", "gone", "text"])
+@pytest.mark.parametrize("damage", ["cut", "gone", "text", "deep"])
 def test_a_damaged_checkpoint_is_refused(
     refused: Refused, case: Path, tmp_path: Path, file: str, damage: str
 ) -> None:
@@ -216,8 +265,8 @@ def test_a_damaged_checkpoint_is_refused(
     path = checkpoint / file
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-10])
-    elif damage == "text":
-        path.write_text("[]")
+    elif damage in ("text", "deep"):
+        path.write_text("[]" if damage == "text" else "[" * 100_000)
     else:
         path.unlink()
     _only(refused("--resume", str(checkpoint)), "--resume", "must be")
