@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-train test test-all explore mutate bench validate validate-cpu validate-gpu validate-rehearsal \
+.PHONY: demo demo-train test test-all explore mutate bench validate validate-cpu validate-gpu validate-gpu8 validate-rehearsal \
 	random-rehearsals clean
 
 demo: .venv/base
@@ -50,9 +50,14 @@ validate-rehearsal: .venv/base
 validate-cpu: .venv/run
 	$(BIN)/python -m dflash_run.validation --part cpu
 
-# The same on GPUs, a part at a time: make validate-gpu PART=one-gpu. Cases that have a table are not run again.
+# The same on GPUs, a part at a time: make validate-gpu PART=one-gpu (or two-gpus, one-card, one-card-slow, colocated,
+# four-cards). Cases that have a table are not run again, so that a part that was cut off goes on.
 validate-gpu: .venv/run
 	$(BIN)/python -m dflash_run.validation --part $(PART)
+
+# The record's models and lengths on all GPUs of this host, 5 to 3 or what fits: PART=policies, steps or splits.
+validate-gpu8: .venv/run
+	$(BIN)/python -m dflash_run.validation --host $(PART)
 
 # All predictions and tables under docs/validation worked out again from what was kept there; needs no GPU.
 validate: .venv/run

@@ -4,6 +4,7 @@ Kernels of a group's stream run on its multiprocessors only, so that workers com
 own; memory, its bandwidth and the copy engines stay shared.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -61,15 +62,17 @@ def _green(device: torch.device, sizes: Sequence[int]) -> list["torch.cuda.Strea
     gpu = _done(driver.cuDeviceGet(device.index or 0))
     kind = driver.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM
     whole = _done(driver.cuDeviceGetDevResource(gpu, kind))
-    needed = sum(sizes) // _STEP
-    # What is split off cannot be split again, but what one call splits off can be joined: hence one call.
-    parts, found, _ = _done(driver.cuDevSmResourceSplitByCount(needed, whole, 0, _STEP))
-    if found < needed or any(part.sm.smCount != _STEP for part in parts[:needed]):
-        raise RuntimeError(f"the driver gives {found} parts of {_STEP} multiprocessors, and {needed} are needed")
+    # What is split off cannot be split again, but what one call splits off can be joined: hence one call. The largest
+    # parts that fit, since an H200 has eight of 16 multiprocessors but only fifteen of 8.
+    each = math.gcd(*sizes)
+    needed = sum(sizes) // each
+    parts, found, _ = _done(driver.cuDevSmResourceSplitByCount(needed, whole, 0, each))
+    if found < needed or any(part.sm.smCount != each for part in parts[:needed]):
+        raise RuntimeError(f"the driver gives {found} parts of {each} multiprocessors, and {needed} are needed")
     left = iter(parts)
     streams: list[torch.cuda.Stream] = []
     for size in sizes:
-        group = list(islice(left, size // _STEP))
+        group = list(islice(left, size // each))
         described = _done(driver.cuDevResourceGenerateDesc(group, len(group)))
         context = _done(driver.cuGreenCtxCreate(described, gpu, _DEFAULT_STREAM))
         stream = _done(driver.cuGreenCtxStreamCreate(context, _NON_BLOCKING, 0))

@@ -6,33 +6,40 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dflash_run.validation.cases import CASES, PARTS, Case
+from dflash_run.validation.cases import CASES, HOST, HOST_PARTS, MOST_GPUS, PARTS, Case
 from dflash_run.validation.chain import limits_of, validate
 from dflash_run.validation.company import company_for
 from dflash_run.validation.kept import TABLE, remake
+from dflash_run.validation.overlay import PICTURE, draw
 from dflash_run.validation.table import as_json, text
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns 1 where a prediction drifted or a kept table is not what its files give."""
     parser = argparse.ArgumentParser(prog="python -m dflash_run.validation", description=__doc__)
-    parser.add_argument("--part", choices=PARTS, help="run the cases of this part; left out: check what is kept")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--part", choices=PARTS, help="run the cases of this part; left out: check what is kept")
+    what.add_argument("--host", choices=HOST_PARTS, help="run these of all GPUs that there are")
     parser.add_argument("--case", action="append", help="only these cases; repeatable")
     parser.add_argument("--again", action="store_true", help="run also cases that have a table")
     parser.add_argument("--out", type=Path, default=Path("docs/validation"))
     parser.add_argument("--work", type=Path, default=Path("runs/validation"))
     options = parser.parse_args(arguments)
     cases = [case for case in CASES if not options.case or case.name in options.case]
-    if options.part is None:
+    if options.part is None and options.host is None:
         return check(cases, options.out)
-    return run([case for case in cases if case.part == options.part], options.out, options.work, options.again)
-
-
-def run(cases: Sequence[Case], out: Path, work: Path, again: bool) -> int:
-    """Those that have no table yet; a case that needs more GPUs than there are is left out, and said."""
     import torch
 
     gpus = torch.cuda.device_count()
+    part = options.part or f"{HOST}{gpus}-{options.host}"
+    if part not in PARTS:
+        print(f"--host: there are {gpus} GPUs; from 2 to {MOST_GPUS} are needed", file=sys.stderr)
+        return 2
+    return run([case for case in cases if case.part == part], options.out, options.work, gpus, again=options.again)
+
+
+def run(cases: Sequence[Case], out: Path, work: Path, gpus: int, *, again: bool) -> int:
+    """Those that have no table yet; a case that needs more GPUs than there are is left out, and said."""
     for case in cases:
         if case.gpus > gpus:
             print(f"{case.name}: needs {case.gpus} GPUs; there are {gpus}", file=sys.stderr)
@@ -48,6 +55,7 @@ def run(cases: Sequence[Case], out: Path, work: Path, again: bool) -> int:
                     file.unlink()
             table = validate(case, folder, work, company, lambda what: print(f"  {what}", file=sys.stderr))
             print(f"{case.name}\n{text(table)}\n")
+            draw_missing(folder)
     return 0
 
 
@@ -62,9 +70,20 @@ def check(cases: Sequence[Case], out: Path) -> int:
         kept = json.loads((folder / TABLE).read_text(encoding="utf-8"))["rows"]
         faults += remade.drifts + differences(case.name, kept, as_json(remade.table))
         print(f"{case.name}\n{text(remade.table)}\n")
+        draw_missing(folder)
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0
+
+
+def draw_missing(folder: Path) -> None:
+    """The picture, where there is none yet."""
+    if (folder / PICTURE).exists():
+        return
+    try:
+        draw(folder)
+    except ImportError as error:
+        print(f"{folder.name}: not drawn: {error}; install the extra reports, then `make validate`", file=sys.stderr)
 
 
 def differences(name: str, kept: list[dict[str, object]], remade: list[dict[str, object]]) -> list[str]:

@@ -103,7 +103,8 @@ def _gpu(name: str, part: str, topology: dict[str, Any], **changes: Any) -> Case
     anchors, policy = changes.pop("anchors", 72), changes.pop("policy", "shared")
     sync, edges = changes.pop("sync", "none"), changes.pop("edges", [512, 1024])
     workers = changes.get("workers", NEW)
-    gpus = 1 if "devices" in topology or workers == THREADS else topology["targets"] + topology["drafters"]
+    named = {name for names in topology.get("devices", {}).values() for name in names}
+    gpus = 1 if workers == THREADS else len(named) or topology["targets"] + topology["drafters"]
     file = {
         "topology": topology,
         "dispatch": {"policy": policy, "depth": 4, "prefetch": 1},
@@ -137,27 +138,49 @@ def _cases() -> Iterator[Case]:
         yield _gpu(f"one-card-5-3-{policy}", "one-card", _topology(5, 3), policy=policy, **parts)
     slow = parts | {"sizes": (16,) * 7 + (8,), "minutes": 2.0}
     yield _gpu("one-card-5-3-slow-drafter", "one-card-slow", _topology(5, 3), **slow)
-    for gpus in (8, 4, 2):
+    yield from _colocated()
+    for gpus in range(2, MOST_GPUS + 1):
         yield from _host(gpus)
 
 
+def _colocated() -> Iterator[Case]:
+    """GPUs that have a target and a drafter each, and the record's topology on four of them, two workers each."""
+    every = {"targets": ["cuda:0", "cuda:1"], "drafters": ["cuda:0", "cuda:1"]}
+    two = {"targets": 2, "drafters": 2, "devices": every}
+    yield _gpu("colocated-2-2-shared", "colocated", two, workers=KEPT, batch=4, anchors=32)
+    pairs = {"targets": [f"cuda:{gpu}" for gpu in (0, 1, 2, 3, 0)], "drafters": ["cuda:1", "cuda:2", "cuda:3"]}
+    four = {"targets": 5, "drafters": 3, "devices": pairs}
+    for policy in POLICIES:
+        name = f"four-cards-5-3-{policy}"
+        yield _gpu(name, "four-cards", four, workers=KEPT, policy=policy, batch=4, anchors=32, minutes=1.7)
+
+
 def _host(gpus: int) -> Iterator[Case]:
-    """The record's models and lengths on all GPUs of a host: its split, 5 to 3, and one target more or fewer."""
+    """The record's models and lengths on all GPUs of a host: its split, 5 to 3, and one target more or fewer.
+
+    Where that split has one drafter, steps are those of a split with two, if there are as many GPUs.
+    """
     targets = min(max(round(gpus * 5 / 8), 1), gpus - 1)
     splits = [(each, gpus - each) for each in (targets, targets + 1, targets - 1) if 0 < each < gpus]
     wide: dict[str, Any] = {"workers": KEPT, "shape": "qwen3-8b", "batch": 2, "anchors": 64, "mean": 2068}
     wide |= {"sigma": 0.6, "longest": 4096, "samples": 600, "seconds": 60, "minutes": 1.7, "edges": [1024, 2048]}
-    part = f"gpu{gpus}"
+    part = f"{HOST}{gpus}"
     for policy in POLICIES:
         name = f"{part}-{splits[0][0]}-{splits[0][1]}-{policy}"
         yield _gpu(name, f"{part}-policies", _topology(*splits[0]), policy=policy, **wide)
+    joint = next((split for split in splits if split[1] > 1), splits[0])
     for policy, sync in (("round_robin", "step"), ("shared", "step"), ("shared", "pooled")):
-        name = f"{part}-{splits[0][0]}-{splits[0][1]}-{policy}-{sync}"
-        yield _gpu(name, f"{part}-steps", _topology(*splits[0]), policy=policy, sync=sync, **wide)
+        name = f"{part}-{joint[0]}-{joint[1]}-{policy}-{sync}"
+        yield _gpu(name, f"{part}-steps", _topology(*joint), policy=policy, sync=sync, **wide)
     for split in splits[1:]:
         yield _gpu(f"{part}-{split[0]}-{split[1]}-shared", f"{part}-splits", _topology(*split), **wide)
 
 
+HOST: Final = "gpu"
+HOST_PARTS: Final = ("policies", "steps", "splits")
+"""Of all GPUs of a host: `gpu8-policies` and so on."""
+MOST_GPUS: Final = 16
+"""Of a host whose splits are known."""
 POLICIES: Final = ("round_robin", "rotating", "shared", "bucketed")
 CASES: Final = tuple(_cases())
 PARTS: Final = tuple(dict.fromkeys(case.part for case in CASES))

@@ -17,6 +17,7 @@ from dflash_sim.prediction import summary_of as simulated_summary
 from dflash_sim.timings import MeasuredTimes
 from policies.batches import BatchPlan
 from policies.loading import from_mapping
+from policies.pipeline import Pipeline
 from reports.recorded import read_recorded
 from reports.remade import summary_of
 from reports.tracefile import Trace, metrics_of, read_trace
@@ -104,12 +105,17 @@ def foreseen_end(forecast: Forecast, trace: Trace) -> float | None:
     return end_of(Timeline.of(forecast.run.metrics, forecast.run.metrics.now), early)
 
 
+def kept_pipeline(folder: Path) -> Pipeline:
+    """What was trained, by the prediction's file."""
+    config = json.loads((folder / PREDICTION).read_text(encoding="utf-8"))["summary"]["config"]
+    return from_mapping({key: value for key, value in config.items() if key != "timings"})
+
+
 def remake(folder: Path, limits: Limits) -> Remade:
     """Predict and compare again from a case's folder."""
     trace = read_trace(folder)
     kept = json.loads((folder / PREDICTION).read_text(encoding="utf-8"))["summary"]
-    pipeline = from_mapping({key: value for key, value in kept["config"].items() if key != "timings"})
-    forecast = foretold(pipeline, plan_of_trace(trace), folder / PROFILE)
+    forecast = foretold(kept_pipeline(folder), plan_of_trace(trace), folder / PROFILE)
     measured = summary_of(read_recorded(folder))
     measured["training"] = json.loads((folder / SUMMARY).read_text(encoding="utf-8")).get("training", {})
     drifts = []

@@ -85,7 +85,8 @@ def text(table: list[Row]) -> str:
     for row in table:
         mark = {True: "", False: "  beyond", None: ""}[row.holds]
         difference = "–" if row.difference is None else f"{row.difference:+.1%}"
-        cells = f"{_number(row.predicted):>12}{_number(row.measured):>12}{difference:>12}{row.limit:>8.0%}"
+        a, b = (_number(value, row.unit) for value in (row.predicted, row.measured))
+        cells = f"{a:>12}{b:>12}{difference:>12}{row.limit:>8.0%}"
         lines.append(f"{row.quantity:<42}{cells}{mark}")
     return "\n".join(lines)
 
@@ -136,7 +137,9 @@ def _points(name: str, a: float | None, b: float | None, limit: float, unit: str
     return Row(quantity=name, predicted=a, measured=b, difference=difference, limit=limit, unit=unit, measure=POINTS)
 
 
-def _number(value: float | None) -> str:
+def _number(value: float | None, unit: str) -> str:
     if value is None:
         return "–"
+    if unit == "bytes":
+        return f"{value / 1e9:.2f} GB"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3f}"

@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dflash_run.profiling.measuring import Effort
-from dflash_run.validation.__main__ import differences
-from dflash_run.validation.cases import CASES, PARTS, THREADS, Case
+from dflash_run.validation.__main__ import differences, main
+from dflash_run.validation.cases import CASES, HOST, PARTS, THREADS, Case
 from dflash_run.validation.cases import KEPT as PROCESSES
 from dflash_run.validation.chain import limits_of, validate
 from dflash_run.validation.company import Company, company_for
 from dflash_run.validation.kept import remake
+from dflash_run.validation.overlay import draw
 from dflash_run.validation.table import Limits, as_json, rows
 from dflash_sim.timings_file import read_timings
 from policies.faults import PipelineError
@@ -132,3 +134,30 @@ def test_cases_of_kept_workers_share_a_profile_and_are_compared_each(workers: st
     assert all(each["batches"]["trained"] == each["batches"]["planned"] >= 60 for each in told)
     place = read(tmp_path / "first" / "timings.json")["settings"]["workers"]
     assert place == {PROCESSES: "processes", THREADS: "threads, threads of the processor"}[workers]
+
+
+def test_the_records_topology_is_split_over_as_many_gpus_as_there_are() -> None:
+    splits = {
+        gpus: [(case.file["topology"]["targets"], case.file["topology"]["drafters"]) for case in CASES
+               if case.part == f"{HOST}{gpus}-splits"]
+        for gpus in (2, 4, 8)
+    }  # fmt: skip
+    assert splits == {2: [], 4: [(3, 1), (1, 3)], 8: [(6, 2), (4, 4)]}
+    assert all(sum(split) == gpus for gpus, found in splits.items() for split in found)
+    steps = [case for case in CASES if case.part == f"{HOST}8-steps"]
+    assert [(case.gpus, case.file["training"]["sync"]) for case in steps] == [(8, "step"), (8, "step"), (8, "pooled")]
+
+
+def test_without_gpus_their_parts_are_refused_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.device_count() > 1:
+        pytest.skip("there are GPUs")
+    assert main(["--host", "policies"]) == 2
+    assert "from 2 to 16 are needed" in capsys.readouterr().err
+
+
+def test_the_picture_shows_the_run_over_its_prediction(done: tuple[Path, Path]) -> None:
+    pytest.importorskip("matplotlib")
+    draw(done[0])
+    picture = (done[0] / "overlay.svg").read_text(encoding="utf-8")
+    assert "prediction" in picture and "trained [% of the tokens]" in picture
+    assert len(picture) < 200_000
