@@ -5,7 +5,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from dflash_run.validation import ranking
 from dflash_run.validation.cases import CASES, HOST, HOST_PARTS, MOST_GPUS, PARTS, Case
 from dflash_run.validation.chain import limits_of, validate
 from dflash_run.validation.company import company_for
@@ -62,6 +64,7 @@ def run(cases: Sequence[Case], out: Path, work: Path, gpus: int, *, again: bool)
 def check(cases: Sequence[Case], out: Path) -> int:
     """Work everything out again from what is kept."""
     faults: list[str] = []
+    parts: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for case in cases:
         folder = out / case.name
         if not (folder / TABLE).exists():
@@ -71,6 +74,10 @@ def check(cases: Sequence[Case], out: Path) -> int:
         faults += remade.drifts + differences(case.name, kept, as_json(remade.table))
         print(f"{case.name}\n{text(remade.table)}\n")
         draw_missing(folder)
+        parts.setdefault(case.part, {})[case.name] = kept
+    for tables in parts.values():
+        if len(compared := ranking.ranked(tables)) > 1:
+            print(f"{ranking.text(compared)}\n")
     for fault in faults:
         print(fault, file=sys.stderr)
     return 1 if faults else 0

@@ -1,0 +1,50 @@
+"""Whether policies came out in the order that was predicted, over the tables of cases that differ in nothing else."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Final
+
+GAP: Final = 0.03
+"""Predicted differences of rates below this may come out either way."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """One case's steady rates, in tokens per second."""
+
+    name: str
+    predicted: float
+    measured: float
+
+
+def ranked(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Ranked]:
+    """Of the tables, as JSON, by their cases' names; those without steady rates are left out."""
+    found = []
+    for name, rows in tables.items():
+        row = next(row for row in rows if row["quantity"] == "steady throughput")
+        if row["predicted"] and row["measured"]:
+            found.append(Ranked(name, row["predicted"], row["measured"]))
+    return found
+
+
+def out_of_order(cases: Iterable[Ranked], gap: float = GAP) -> list[str]:
+    """A line for every two cases that rank otherwise than predicted, though the predicted gap exceeds `gap`."""
+    lines = []
+    for a, b in combinations(sorted(cases, key=lambda each: each.predicted), 2):
+        if b.predicted / a.predicted - 1 > gap and b.measured <= a.measured:
+            lines.append(
+                f"{b.name} was predicted {b.predicted / a.predicted - 1:.1%} above {a.name}, "
+                f"and came out {1 - b.measured / a.measured:.1%} below"
+            )
+    return lines
+
+
+def text(cases: Sequence[Ranked]) -> str:
+    """For people: rates, and gains over the first case."""
+    first = cases[0]
+    lines = [f"{'steady tokens/s':<42}{'predicted':>12}{'measured':>12}{'gains':>18}"]
+    for each in cases:
+        gains = f"{each.predicted / first.predicted - 1:+.1%} {each.measured / first.measured - 1:+.1%}"
+        lines.append(f"{each.name:<42}{each.predicted:>12,.0f}{each.measured:>12,.0f}{gains:>18}")
+    return "\n".join([*lines, *(out_of_order(cases) or ["ranked as predicted"])])
