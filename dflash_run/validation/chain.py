@@ -12,6 +12,8 @@ from dflash_run.validation.company import Company
 from dflash_run.validation.kept import SUMMARY, TABLE, table_of
 from dflash_run.validation.table import Limits, Row, as_json
 from dflash_sim.prediction import Run, prepare, summary_of
+from dflash_sim.records import RECORDS, check_records
+from dflash_sim.replay import dispatcher_of, replay
 from reports.summary import finite, to_json, write_text
 from reports.tracefile import read_trace
 from reports.tracelayout import FILE as TRACE
@@ -53,9 +55,18 @@ def validate(
     summary["prediction"] = finite(compared(foretold, foresight, summary))
     write_text(out / SUMMARY, to_json(summary))
     (out / TRACE).write_bytes((folder / TRACE).read_bytes())
+    for line in faults_of(folder):
+        progress(line)
     table = table_of(foretold, summary, read_trace(out), limits_of(case))
     write_text(out / TABLE, to_json({"case": case.name, "rows": as_json(table)}))
     return table
+
+
+def faults_of(folder: Path) -> list[str]:
+    """Where a fresh dispatcher answers otherwise than the run's did, and where workers' records differ from it."""
+    trace = read_trace(folder)
+    found = [str(each) for each in replay(trace, dispatcher_of(trace))]
+    return found + [str(each) for each in check_records(trace, folder / RECORDS)]
 
 
 def enough_samples(case: Case, foretold: Forecast) -> int:

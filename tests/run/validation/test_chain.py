@@ -18,9 +18,11 @@ from dflash_run.validation.company import Company, company_for
 from dflash_run.validation.kept import remake
 from dflash_run.validation.overlay import draw
 from dflash_run.validation.table import Limits, as_json, rows
+from dflash_sim.replay import dispatcher_of, replay
 from dflash_sim.timings_file import read_timings
 from policies.faults import PipelineError
 from policies.loading import from_mapping
+from reports.tracefile import read_trace
 from tests.run.training.cases import PROFILED
 
 KEPT = Path(__file__).parents[3] / "docs" / "validation"
@@ -116,6 +118,12 @@ def test_kept_predictions_do_not_drift(case: Case) -> None:
     assert remade.drifts == []
     kept = read(KEPT / case.name / "table.json")["rows"]
     assert differences(case.name, kept, as_json(remade.table)) == []
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if (KEPT / case.name / "table.json").exists()], ids=str)
+def test_kept_traces_are_replayed_with_equal_effects(case: Case) -> None:
+    trace = read_trace(KEPT / case.name)
+    assert replay(trace, dispatcher_of(trace)) == []
 
 
 @pytest.mark.parametrize("workers", [PROCESSES, THREADS])
