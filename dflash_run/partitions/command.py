@@ -10,7 +10,6 @@ from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
 from dflash_run.training.train import train
 from dflash_sim.cli import check_outputs, console, described, name_of, status_of
 from dflash_sim.prediction import prepare, summary_of
-from policies.loading import replaced
 from policies.pipeline import Pipeline
 from reports.summary import to_json, write_text
 from reports.table import print_run
@@ -22,7 +21,7 @@ def rehearse_computing(
     """Rehearse, print, write the summary; returns the exit status. Raises PipelineError."""
     import torch
 
-    prepared = prepare_rehearsal(replaced(pipeline, {"faults": []}), gpus=torch.cuda.device_count())
+    prepared = prepare_rehearsal(pipeline, gpus=torch.cuda.device_count())
     name = name_of(pipeline, file)
     folder = out if out is not None else Path("runs") / name
     check_outputs(folder)

@@ -110,6 +110,20 @@ def test_a_rehearsal_with_real_kernels_trains_every_batch_in_threads(tmp_path: P
     assert trace.header.kind == "rehearsal" and replay(trace, dispatcher_of(trace)) == []
 
 
+@pytest.mark.parametrize("kind", ["crash", "hang"])
+def test_threads_that_fail_cost_no_batch(tmp_path: Path, kind: str) -> None:
+    faults = [{"worker": "drafter/1", "at_batch": 2, "kind": kind}, {"worker": "target/0", "at_batch": 2, "kind": kind}]
+    stop = {"watchdog_s": 2}
+    given = training_file(tmp_path, targets=2, drafters=2, training={"sync": "none"}, faults=faults, stop=stop)
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump(given), encoding="utf-8")
+    CliRunner().invoke(app, ["rehearse", str(file), "--compute", "torch", "-o", str(tmp_path / "run"), "--json"])
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text(encoding="utf-8"))
+    assert [failure.partition(":")[0] for failure in sorted(summary["failures"])] == ["drafter/1", "target/0"]
+    lost = summary["batches"]["lost"]  # under sync none a drafter takes along what it alone has trained
+    assert summary["batches"]["trained"] + lost == 12 and lost <= 1
+
+
 def test_what_one_device_cannot_do_is_refused_with_all_other_faults(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"training": {"sync": "step"}, "topology": {"target_gpus": 2}, "model": {"taps": [77]}}
     with pytest.raises(PipelineError) as caught:
