@@ -15,7 +15,7 @@ from dflash_sim.interrupts import interruptible
 from dflash_sim.prediction import Run, planned_faults, prepare, trace_writer
 from dflash_sim.records import RECORDS
 from dflash_sim.service import ServiceTimes
-from dflash_sim.simulator import copies
+from dflash_sim.simulator import charged, copies
 from policies.effects import Deliver, Step
 from policies.pipeline import Pipeline
 from reports.observer import Log
@@ -72,7 +72,7 @@ class RehearsalBriefing:
         self._times: ServiceTimes = run.times
         self._store = store
         self._wall = 1 / speedup
-        self._placement = run.pipeline.dispatch.placement
+        self._placement = charged(run.pipeline.dispatch.placement, run.pipeline.memory.staging)
         self._lanes = run.dispatcher.dispatch.lanes
         self._drafters = run.pipeline.topology.drafters
 

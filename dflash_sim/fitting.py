@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from dflash_sim.durations import Durations, Factors
 from dflash_sim.settings import settings_of
+from dflash_sim.simulator import charged
 from dflash_sim.timings_file import Profile, TimingsError, read_timings, write_timings
 from dflash_sim.timings_fit import ROLES, fit_from_events
 from dflash_sim.timings_merge import merge_profiles
@@ -65,7 +66,7 @@ def fit_trace(trace: Trace, *, per_worker: bool = False) -> Profile:
         drafters=trace.header.drafters,
         anchors=_whole(_value(config, "training", "anchors")),
         factors=_factors(trace.header),
-        placement=_value(config, "dispatch", "placement"),
+        placement=charged(_value(config, "dispatch", "placement"), _value(config, "memory", "staging")),
         readers=_readers(config, trace.header.drafters),
     )
     try:

@@ -13,7 +13,7 @@ from dflash_sim.folders import claimed
 from dflash_sim.service import ServiceTimes, service_times
 from dflash_sim.settings import setting_faults, settings_of
 from dflash_sim.sharing import interference_of
-from dflash_sim.simulator import PlannedFault, Simulator
+from dflash_sim.simulator import PlannedFault, Simulator, charged
 from dflash_sim.timings import MeasuredTimes
 from dflash_sim.timings_file import read_timings
 from policies.assembly import build_dispatcher
@@ -115,7 +115,7 @@ def simulate(
             times=run.times,
             log=Log(*observers),
             batches=run.plan.count,
-            placement=pipeline.dispatch.placement,
+            placement=charged(pipeline.dispatch.placement, pipeline.memory.staging),
             faults=planned_faults(pipeline),
             interference=None if run.measured is None else interference_of(pipeline, run.measured.profile),
             at_s=pipeline.stop.at_s,

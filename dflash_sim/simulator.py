@@ -52,6 +52,12 @@ def copies(placement: str | None, effect: Deliver, reader: int | None, drafters:
     return placement != "taker" and placed_at != effect.drafter
 
 
+def charged(placement: str | None, staging: str | None) -> str | None:
+    """The placement by which takes are charged: what is staged on its target's device and placed at the taker is copied
+    by every take."""
+    return None if (placement, staging) == ("taker", "device") else placement
+
+
 class Desk:
     """What lies at one drafter."""
 

@@ -67,6 +67,7 @@ def table_of(forecast: Forecast, measured: dict[str, Any], trace: Trace, limits:
         foreseen_end=foreseen_end(forecast, trace),
         own_rate=own_rate(forecast, trace),
         solo_rate=min(solo_rates(forecast)),
+        copy_s=copy_seconds(forecast),
         limits=limits,
     )
 
@@ -84,6 +85,15 @@ def solo_rates(forecast: Forecast) -> tuple[float, float]:
     for worker in range(topology.drafters):
         drafters += tokens / (run.times.drafter_times.times(worker).sum() + steps)
     return float(targets), float(drafters)
+
+
+def copy_seconds(forecast: Forecast) -> float | None:
+    """Of all batches to drafters, one copy each; None without prefetch, since then no copy is hidden."""
+    times = forecast.run.times
+    assert times is not None, "a simulation has times"
+    if not times.transfers or not forecast.run.pipeline.dispatch.prefetch:
+        return None
+    return sum(times.transfer(batch) for batch in range(forecast.run.plan.count))
 
 
 def own_rate(forecast: Forecast, trace: Trace) -> float:

@@ -12,6 +12,8 @@ LANE_LIMIT: Final = 0.10
 """Of a lane's mean depth, in shares of its capacity."""
 
 
+COPY_LIMIT: Final = 0.10
+"""Of the copies that computing hides, in points."""
 MEMORY_LIMIT: Final = 0.05
 """Relative, of the most memory that workers of a role allocate on a GPU."""
 
@@ -51,13 +53,15 @@ def rows(
     foreseen_end: float | None,
     own_rate: float | None,
     solo_rate: float,
+    copy_s: float | None,
     limits: Limits,
 ) -> list[Row]:
     """The table of two summaries.
 
     `foreseen_end`: the time to finish as foreseen after a tenth of the run. `own_rate`: the throughput that the
     simulator gives with times fitted to the run itself. `solo_rate`: the smaller of the rates of all targets and of all
-    drafters, each alone.
+    drafters, each alone. `copy_s`: seconds of all copies to drafters, if none were hidden;
+    None: none can be.
     """
     found = [
         _relative(name, predicted["throughput"][key], measured["throughput"][key], limits.rate, "tokens/s")
@@ -70,6 +74,9 @@ def rows(
     steady = (each["throughput"]["steady_tokens_per_s"] for each in (predicted, measured))
     a, b = (None if each is None else each / solo_rate for each in steady)
     found.append(_points("efficiency", a, b, limits.rate, "steady throughput / the smaller of summed solo rates"))
+    if copy_s is not None:
+        a, b = (1 - sum(worker["transfer_s"] for worker in each["workers"]) / copy_s for each in (predicted, measured))
+        found.append(_points("copies hidden", a, b, COPY_LIMIT, "share of their time, behind computing"))
     found += _shares(predicted, measured, limits.share)
     return [*found, *_lanes(predicted, measured), *_memory(measured)]
 

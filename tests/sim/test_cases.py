@@ -6,6 +6,7 @@ import math
 import pytest
 
 from dflash_sim.comparison import compare, predict
+from dflash_sim.simulator import charged
 from reports.summary import is_incomplete, to_json
 from tests.helpers import at, pipeline_of, summary_of_file
 
@@ -248,6 +249,12 @@ def test_a_batch_placed_at_production_is_copied_again_on_half_of_the_takes(
     )
     copied = sum(worker["transfer_s"] for worker in summary["workers"]) / copy
     assert copied / 4000 == pytest.approx(takes, abs=0.03)
+
+
+def test_what_waits_on_its_targets_device_is_copied_by_every_take() -> None:
+    """`staging: device` of a training: the batch stays with its target until the taker has copied it."""
+    assert charged("taker", "device") is None
+    assert charged("taker", "host") == "taker" and charged("producer", "device") == "producer"
 
 
 def test_queues_per_drafter_cure_the_wrong_placement() -> None:

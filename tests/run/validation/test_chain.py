@@ -92,8 +92,10 @@ def test_differences_and_limits_are_in_the_same_measure() -> None:
          "workers": [worker], "lanes": [{"name": "shared", "capacity": 4, "mean": 1.0}]}
     b = {**a, "throughput": {"tokens_per_s": 100.0, "steady_tokens_per_s": 100.0},
          "workers": [{**worker, "busy_s": 4.0}], "lanes": [{"name": "shared", "capacity": 4, "mean": 2.0}]}
+    limits = Limits(rate=0.03, share=0.03, end=0.2)
     table = {row.quantity: row for row in rows(
-        a, b, foreseen_end=9.0, own_rate=99.0, solo_rate=125.0, limits=Limits(rate=0.03, share=0.03, end=0.2))}
+        a, b, foreseen_end=9.0, own_rate=99.0, solo_rate=125.0, copy_s=2.0, limits=limits)}
+    assert table["copies hidden"].predicted == 1.0
     assert table["efficiency"].measured == pytest.approx(0.8)
     assert table["throughput"].difference == pytest.approx(0.1) and table["throughput"].holds is False
     assert table["target/0 busy"].difference == pytest.approx(0.1)
