@@ -10,15 +10,18 @@ renames the folder. Anchors, order and schedule are functions of the seed and of
 no other random state.
 """
 
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
-from policies.faults import Fault, PipelineError
+from dflash_run.training.soundness import unsound
+from policies.faults import ABSENT, Fault, PipelineError, shown
 
 NAME: Final = "checkpoint.json"
 """The file in a checkpoint's folder that says what it is."""
@@ -26,6 +29,8 @@ FOLDER: Final = "checkpoints"
 BEST: Final = "best"
 FORMAT: Final = 1
 METRIC: Final = "held_out_expected_accepted_length"
+_MOST_BYTES: Final = 1 << 26
+_EARLIER: Final = "take an earlier one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +50,14 @@ class Checkpoint:
     config: dict[str, Any]
     """The resolved pipeline."""
     versions: dict[str, str]
-    held_out: dict[str, float] = field(default_factory=dict)
-    """Held-out figures at this step, where they were measured."""
+    held_out: dict[str, float | None] = field(default_factory=dict)
+    """Held-out figures at this step, where they were measured; None: not a finite number."""
     lineage: tuple[dict[str, Any], ...] = ()
     """The checkpoints that it descends from, oldest first: path and step."""
     random: dict[str, int] = field(default_factory=dict)
     """The seed, which with `trained` is all random state."""
+    shape: dict[str, Any] = field(default_factory=dict)
+    """The drafter's and its target's sizes (`DrafterShape`)."""
     format: int = FORMAT
 
     def batches(self) -> set[int]:
@@ -76,27 +83,38 @@ class Checkpoints:
         self.folder = folder / FOLDER
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep = keep
+        self._made: list[Path] = []
+        """Those of this run, in order: no others are ever removed."""
         self._best: float | None = None
-        for unfinished in self.folder.glob(".step-*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+        self._begun = 0
+        remove_unfinished(folder)
 
     def begin(self, step: int) -> str:
         """A folder, not made yet, for the tensors of a step."""
-        return str(self.folder / f".step-{step:08d}")
+        self._begun += 1
+        return str(self.folder / f".step-{step:08d}.{self._begun}")
+
+    def forget(self, folder: str) -> None:
+        """What was begun there is not completed."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def complete(self, folder: str, checkpoint: Checkpoint) -> Path:
         """The tensors are written: the checkpoint is there from now on. Raises OSError."""
         making = Path(folder)
+        finite = {name: _finite(value) for name, value in checkpoint.held_out.items()}
+        checkpoint = replace(checkpoint, held_out=finite)
         text = json.dumps(asdict(checkpoint), indent=1, allow_nan=False) + "\n"
         with (making / NAME).open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        made = making.with_name(making.name.removeprefix("."))
+        made = making.with_name(f"step-{checkpoint.step:08d}")
         if made.exists():
-            shutil.rmtree(made)
+            raise FileExistsError(f"{made} is of another training")
         making.rename(made)
-        self._note_best(made, checkpoint)
+        self._made.append(made)
+        with contextlib.suppress(OSError):  # it is saved, even where links cannot be made
+            self._note_best(made, checkpoint)
         self._prune()
         return made
 
@@ -111,11 +129,21 @@ class Checkpoints:
         link.replace(self.folder / BEST)
 
     def _prune(self) -> None:
-        """Remove all but the newest `keep`; the best one stays."""
+        """Remove all of this run but the newest `keep`; the best one stays."""
         best = (self.folder / BEST).resolve()
-        for old in complete_in(self.folder)[: -self._keep]:
+        for old in self._made[: -self._keep]:
             if old.resolve() != best:
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """What drafters that died had begun to write into a run's folder."""
+    for unfinished in (folder / FOLDER).glob(".step-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def complete_in(folder: Path) -> list[Path]:
@@ -131,6 +159,7 @@ def set_aside(folder: Path) -> Path | None:
     ours = folder / FOLDER
     if not complete_in(ours):
         return None
+    remove_unfinished(folder)
     number = 1
     while (aside := folder / f"{FOLDER}-{number}").exists():
         number += 1
@@ -151,20 +180,29 @@ def find(path: Path) -> Path:
 
 def read(folder: Path) -> Checkpoint:
     """What a checkpoint's folder says of itself. Raises PipelineError."""
+    path = folder / NAME
     try:
-        content = json.loads((folder / NAME).read_text(encoding="utf-8"))
-        return _built(content)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        content = _content(path)
+    except (OSError, ValueError, RecursionError) as error:
         rule = f"must be a whole checkpoint ({error})"
-        raise PipelineError([Fault("--resume", str(folder), rule, "take an earlier one")]) from None
+        raise PipelineError([Fault("--resume", str(folder), rule, _EARLIER)]) from None
+    rule = f"must be a whole checkpoint: in {path} `{{}}` must be {{}}"
+    faults = [
+        Fault("--resume", content.get(key, ABSENT), rule.format(key, what), _EARLIER) for key, what in unsound(content)
+    ]
+    if faults:
+        raise PipelineError(faults)
+    lists = {"trained": tuple(map(tuple, content["trained"])), "lineage": tuple(content.get("lineage", ()))}
+    return Checkpoint(**content | lists)
 
 
-def _built(content: Any) -> Checkpoint:
+def _content(path: Path) -> dict[str, Any]:
+    """Raises OSError, ValueError and RecursionError."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{NAME} is larger than {_MOST_BYTES >> 20} MB")
+    content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"{NAME} is not a mapping")
     if content.get("format") != FORMAT:
-        raise ValueError(f"{NAME} has format {content.get('format')!r}, not {FORMAT}")
-    values = dict(content)
-    values["trained"] = tuple((int(first), int(last)) for first, last in values["trained"])
-    values["lineage"] = tuple(values.get("lineage", ()))
-    return Checkpoint(**values)
+        raise ValueError(f"{NAME} has format {shown(content.get('format'))}, not {FORMAT}")
+    return content

@@ -74,6 +74,7 @@ def prepare_training(
     corpus: Corpus = found["corpus"]
     assert pipeline.data is not None, "checked above"
     plan = plan_for_training(pipeline.data, corpus, pipeline.seed)
+    _check_any(pipeline.data.held_out, corpus, plan)
     pipeline = _completed(pipeline, found["shape"], placement)
     resumed = None if resume is None else resumed_from(resume, plan, corpus, found["shape"])
     done = resumed.checkpoint.batches() if resumed is not None else set()
@@ -174,6 +175,12 @@ def _completed(pipeline: Pipeline, shape: DrafterShape, placement: Placement) ->
     elif pipeline.memory.staging == "device":
         mapping["dispatch"]["placement"] = "taker"
     return from_mapping(mapping)
+
+
+def _check_any(share: float, corpus: Corpus, plan: TrainingPlan) -> None:
+    if not plan.batches.count:
+        rule = f"must leave a sample to train on: all {corpus.count} are held out"
+        raise PipelineError([Fault("data.held_out", share, rule, "lower it, or give more data")])
 
 
 def _sizes(p: Pipeline, plan: BatchPlan, leg: BatchPlan) -> tuple[int, MemoryReport]:
