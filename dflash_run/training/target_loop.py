@@ -1,5 +1,6 @@
 """What a target of a training does: computes hidden states into the slots that it is told, one batch at a time."""
 
+import contextlib
 from pathlib import Path
 
 import torch
@@ -120,5 +121,6 @@ class TargetLoop:
                 unfinished.replace(path)
             except FILE_ERRORS as error:
                 why = f"{type(error).__name__}: {error}"
-                unfinished.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    unfinished.unlink(missing_ok=True)
         self._bench.mail.send(HeldOut(order.path, why))
