@@ -48,11 +48,11 @@ def train_file(
     _check_folder(folder, prepared)
     foretold = None if predict is None else forecast(prepared, predict)
     title = f"{name}: {described(prepared.pipeline)}"
-    for line in _introduced(prepared):
-        people.print(line, style="dim", highlight=False, markup=False)
     run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
     foresight = None if foretold is None else foretold.beside(run)
     with claimed(folder):  # before anything in it is touched: another run may be at work there
+        for line in _introduced(prepared):
+            people.print(line, style="dim", highlight=False, markup=False)
         earlier = checkpoints.set_aside(folder)
         if earlier is not None:
             people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)
