@@ -53,8 +53,7 @@ def train_file(
     with claimed(folder):  # before anything in it is touched: another run may be at work there
         for line in _introduced(prepared):
             people.print(line, style="dim", highlight=False, markup=False)
-        earlier = checkpoints.set_aside(folder)
-        if earlier is not None:
+        if (earlier := checkpoints.set_aside(folder)) is not None:
             people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)
         if foretold is not None:
             foretold.write(folder)
@@ -68,12 +67,16 @@ def train_file(
     if as_json:
         sys.stdout.write(to_json(summary))
     else:
-        print_run(people, summary, title)
-        people.print(_learned(told["training"]), highlight=False, markup=False)
-        if "prediction" in summary:
-            people.print(_outcome(summary["prediction"]), highlight=False, markup=False)
+        _print(people, summary, title)
     training = summary["training"]
     return status_of([summary]) if whole and not training["unsaved"] and not training["broken"] else INCOMPLETE
+
+
+def _print(people: Console, summary: dict[str, Any], title: str) -> None:
+    print_run(people, summary, title)
+    people.print(_learned(summary["training"]), highlight=False, markup=False)
+    if "prediction" in summary:
+        people.print(_outcome(summary["prediction"]), highlight=False, markup=False)
 
 
 def _check_folder(folder: Path, prepared: Preparation) -> None:

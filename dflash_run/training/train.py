@@ -244,12 +244,18 @@ def _told(
                 "targets": [list(names) for names in prepared.placement.targets],
                 "drafters": list(prepared.placement.drafters),
             },
-            "peaks": {
-                path.name.removesuffix(PEAK).replace("-", "/"): json.loads(path.read_text())
-                for path in sorted((folder / RECORDS).glob(f"*{PEAK}"))
-            },
+            "peaks": _peaks(folder / RECORDS),
             "forecast": {role: asdict(each) | {"total": each.total} for role, each in prepared.footprints.items()},
             "host_slots": slots.opened(HOST),
             "slot_bytes": prepared.slot_bytes,
         }
     }
+
+
+def _peaks(records: Path) -> dict[str, Any]:
+    """By worker, the most memory that it had; a worker that was killed, or a full disk, leaves none."""
+    found = {}
+    for path in sorted(records.glob(f"*{PEAK}")):
+        with contextlib.suppress(OSError, ValueError):
+            found[path.name.removesuffix(PEAK).replace("-", "/")] = json.loads(path.read_text())
+    return found
