@@ -421,9 +421,10 @@ class Launcher:
 
     def _check_silence(self) -> None:
         """A worker that computes says so; one that is silent for too long hangs."""
-        for worker in self._people.silent(self._limits.watchdog_s):
-            present = worker in self._people.present and self._dispatcher.ended is None
-            if present and self._has_work(worker):
+        silent = self._people.silent(self._limits.watchdog_s)
+        for worker in silent:
+            still = worker in self._people.silent(self._limits.watchdog_s)  # a loss asks the others something anew
+            if still and self._dispatcher.ended is None and self._has_work(worker):
                 self._people.abandon(worker)
                 self._lose(worker, f"silent for {self._limits.watchdog_s:g} s", "watchdog")
 

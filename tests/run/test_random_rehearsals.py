@@ -156,6 +156,12 @@ def test_the_last_drafter_may_die_while_the_group_of_another_is_rebuilt(seed: in
     assert check(seed, "threads", tmp_path)["stop_reason"] == "worker_lost"
 
 
+def test_whoever_is_asked_anew_after_a_loss_is_not_given_up_with_the_lost_one(tmp_path: Path) -> None:
+    """Once the same look at who is silent gave up both; the run then stood still."""
+    for number in range(5):
+        check(5059, "threads", tmp_path / str(number))
+
+
 def test_random_rehearsals_with_a_killed_process_lose_nothing(tmp_path: Path) -> None:
     for seed in range(3):
         check(seed, "killed", tmp_path / str(seed))
