@@ -180,15 +180,14 @@ def find(path: Path) -> Path:
 
 def read(folder: Path) -> Checkpoint:
     """What a checkpoint's folder says of itself. Raises PipelineError."""
-    path = folder / NAME
+    path, whole = folder / NAME, "must be a whole checkpoint"
     try:
         content = _content(path)
     except (OSError, ValueError, RecursionError) as error:
-        rule = f"must be a whole checkpoint ({error})"
-        raise PipelineError([Fault("--resume", str(folder), rule, _EARLIER)]) from None
-    rule = f"must be a whole checkpoint: in {path} `{{}}` must be {{}}"
+        raise PipelineError([Fault("--resume", str(folder), f"{whole} ({error})", _EARLIER)]) from None
     faults = [
-        Fault("--resume", content.get(key, ABSENT), rule.format(key, what), _EARLIER) for key, what in unsound(content)
+        Fault("--resume", content.get(key, ABSENT), f"{whole}: in {path} `{key}` must be {what}", _EARLIER)
+        for key, what in unsound(content)
     ]
     if faults:
         raise PipelineError(faults)
@@ -203,6 +202,6 @@ def _content(path: Path) -> dict[str, Any]:
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"{NAME} is not a mapping")
-    if content.get("format") != FORMAT:
+    if type(content.get("format")) is not int or content["format"] != FORMAT:
         raise ValueError(f"{NAME} has format {shown(content.get('format'))}, not {FORMAT}")
     return content

@@ -65,6 +65,9 @@ def unsound(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield key, rule
     for key in sorted(content.keys() - known.keys() - {"format"}):
         yield key, "left out: no such key is known"
-    trained, planned = content.get("trained"), content.get("planned")
+    trained, planned, step = (content.get(key) for key in ("trained", "planned", "step"))
+    batches = sum(last - first + 1 for first, last in trained) if isinstance(trained, list) and _rising(trained) else None
+    if batches is not None and type(step) is int and step > batches:
+        yield "trained", f"at least as many batches as steps: {step}"
     if trained and _rising(trained) and type(planned) is int and _whole(planned, 1) and trained[-1][1] >= planned:
         yield "trained", f"batches of the plan: 0 to {planned - 1}"

@@ -258,7 +258,7 @@ def _edited(case: Path, folder: Path, changes: dict[str, Any]) -> Path:
 
 
 def test_a_checkpoints_file_is_told_all_that_is_wrong_with_it(refused: Refused, case: Path, tmp_path: Path) -> None:
-    lines = refused("--resume", str(_edited(case, tmp_path / "run", _UNSOUND)))
+    lines = refused("--resume", str(_edited(case, tmp_path / "{run}", _UNSOUND)))
     assert len(lines) == len(_UNSOUND)
     for key in _UNSOUND:
         assert sum(f"`{key}`" in line and "--resume" in line and "take an earlier one" in line for line in lines) == 1
@@ -266,7 +266,12 @@ def test_a_checkpoints_file_is_told_all_that_is_wrong_with_it(refused: Refused, 
 
 @pytest.mark.parametrize(
     "trained",
-    [[[0, 10**15]], [[0, 1], [2]], [[3, 2]], [[4, 5], [0, 1]], [[-1, 2]], [[True, 2]], [["0", 2]], {"0": 1}, [[0, 12]]],
+    [
+        [],
+        {"0": 1},
+        *([pair] for pair in ([0, 12], [0, 10**15], [3, 2], [-1, 2], [True, 2], ["0", 2], [2])),
+        [[4, 5], [0, 1]],
+    ],
 )
 def test_batches_that_no_plan_has_are_refused_before_they_are_counted(
     refused: Refused, case: Path, tmp_path: Path, trained: object
@@ -281,11 +286,13 @@ def test_a_checkpoint_that_counts_other_batches_than_the_plan_is_refused(
     _only(refused("--resume", str(_edited(case, tmp_path / "run", changes))), "--resume", "planned", "12 batches")
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": 1e999}', '{"format": 1, "step": ' + "9" * 9999 + "}"])
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"format": true}', '{"format": 1e999}', '{"format": 1, "step": ' + "9" * 9999 + "}"]
+)
 def test_a_checkpoints_file_that_cannot_be_read_is_refused(
     refused: Refused, case: Path, tmp_path: Path, text: str
 ) -> None:
-    checkpoint = _edited(case, tmp_path / "run", {})
+    checkpoint = _edited(case, tmp_path / "{run}", {})
     (checkpoint / NAME).write_text(text)
     _only(refused("--resume", str(checkpoint)), "--resume", "must be a whole checkpoint")
 
