@@ -66,8 +66,9 @@ def unsound(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for key in sorted(content.keys() - known.keys() - {"format"}):
         yield key, "left out: no such key is known"
     trained, planned, step = (content.get(key) for key in ("trained", "planned", "step"))
-    batches = sum(last - first + 1 for first, last in trained) if isinstance(trained, list) and _rising(trained) else None
-    if batches is not None and type(step) is int and step > batches:
+    if not isinstance(trained, list) or not _rising(trained):
+        return
+    if type(step) is int and step > sum(last - first + 1 for first, last in trained):
         yield "trained", f"at least as many batches as steps: {step}"
-    if trained and _rising(trained) and type(planned) is int and _whole(planned, 1) and trained[-1][1] >= planned:
+    if trained and type(planned) is int and _whole(planned, 1) and trained[-1][1] >= planned:
         yield "trained", f"batches of the plan: 0 to {planned - 1}"
