@@ -18,6 +18,8 @@ class Attendance:
         self._crew = crew
         self._heard = heard
         self._owing: dict[Worker, int] = dict.fromkeys(workers, 1)
+        self._awake = time.monotonic()
+        """When the launcher was last seen to run."""
         self.present: dict[Worker, float] = {}
         """The live workers, and when each said something last, by the wall."""
         self.gone: dict[Worker, str] = {}
@@ -54,10 +56,25 @@ class Attendance:
         if worker in self.present:
             self.present[worker] = time.monotonic()
 
-    def excuse(self, seconds: float) -> None:
-        """So long the launcher itself stood still (suspended, or on a busy machine): nobody was silent meanwhile."""
-        if seconds > TICK_S:
-            self.present = {worker: heard + seconds for worker, heard in self.present.items()}
+    def receive(self, timeout: float) -> list[tuple[Worker, object]]:
+        """What workers said, waiting at most `timeout` seconds."""
+        self._excuse()
+        said = self._crew.receive(timeout)
+        self._excuse(timeout)
+        return said
+
+    def silent(self, limit_s: float) -> list[Worker]:
+        """Those that said nothing for so long, though the launcher was there to hear it."""
+        self._excuse()
+        limit = time.monotonic() - limit_s
+        return [worker for worker, heard in self.present.items() if heard < limit]
+
+    def _excuse(self, meant: float = 0.0) -> None:
+        """Where the launcher itself stood still (suspended, or on a busy machine), nobody was silent meanwhile."""
+        now = time.monotonic()
+        stood, self._awake = now - self._awake - meant, now
+        if stood > TICK_S:
+            self.present = {worker: min(heard + stood, now) for worker, heard in self.present.items()}
 
     def strike(self, worker: Worker) -> None:
         """It is gone: it owes nothing."""
@@ -68,18 +85,31 @@ class Attendance:
         """Give up a worker that hangs."""
         self._crew.abandon(worker)
 
-    def wait(self, until: float, interrupted: Callable[[], bool] = lambda: False) -> list[Worker]:
-        """Wait for all answers; returns the workers that are late. An interrupt ends the waiting: nobody is."""
+    def wait(
+        self, until: float, interrupted: Callable[[], bool] = lambda: False, silent_s: float | None = None
+    ) -> list[Worker]:
+        """Wait for all answers; returns the workers that are late. An interrupt ends the waiting: nobody is.
+
+        `silent_s`: who owes an answer and says nothing for so long is given up.
+        """
         while self._owing and time.monotonic() < until:
             if interrupted():
                 self._owing = {}
-            for worker, message in self._crew.receive(TICK_S):
-                self.note(worker, message)
-                self._heard(worker, message)
-                if isinstance(message, Gone):
-                    self.gone[worker] = message.why
-                    self._owing.pop(worker, None)
+            for worker, message in self.receive(TICK_S):
+                if worker in self.present or worker in self._owing:
+                    self.note(worker, message)
+                    self._heard(worker, message)
+                    if isinstance(message, Gone):
+                        self._gone(worker, message.why)
+            for worker in [] if silent_s is None else self.silent(silent_s):
+                if worker in self._owing:
+                    self.abandon(worker)
+                    self._gone(worker, f"silent for {silent_s:g} s")
         return list(self._owing)
+
+    def _gone(self, worker: Worker, why: str) -> None:
+        self.gone[worker] = why
+        self._owing.pop(worker, None)
 
     def forget_absent(self) -> list[Worker]:
         """Let go of what workers owe that are gone; returns the others that owe something."""

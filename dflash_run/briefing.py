@@ -41,8 +41,11 @@ class Briefing(Protocol):
         """Everything that workers say."""
         ...
 
-    def openers(self) -> Posts:
-        """Messages before t = 0; each is answered by one `Answer`."""
+    def openers(self, targets: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
+        """Messages before t = 0, each answered by one `Answer`; these workers live.
+
+        Asked again when all have answered or are gone, until there are none.
+        """
         ...
 
     def committed(self, step: int, batches: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
@@ -50,5 +53,5 @@ class Briefing(Protocol):
         ...
 
     def closers(self, drafters: tuple[int, ...], settled: bool) -> Posts:
-        """Messages after the end, answered likewise. `settled`: no step was being applied."""
+        """Messages after the end, answered and asked for again likewise. `settled`: no step was being applied."""
         ...

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any, Final, Protocol
 
 from dflash_run.messages import Finish, Gone
 from dflash_run.worker import Mail
+from dflash_sim.interrupts import SIGNALS
 
 Worker = tuple[str, int]
 """(role, number)."""
@@ -141,8 +143,9 @@ class _PipeMail:
 
 
 def _work_in_process(pipe: "Connection[Any, Any]", job: Job) -> None:
-    """A worker process. An interrupt from the terminal is the launcher's business."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker process. A signal to the whole group is the launcher's business: who died of it could not save."""
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     mail = _PipeMail(pipe)
     try:
         job(mail)
@@ -154,13 +157,22 @@ def _work_in_process(pipe: "Connection[Any, Any]", job: Job) -> None:
 
 @contextlib.contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """What is started meanwhile is born deaf to the terminal's Ctrl-C; ours is heard when the context ends."""
+    """What is started meanwhile is born deaf to a terminal's or a scheduler's; ours are heard when the context ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # the tracker itself ignores the others only
     resource_tracker.ensure_running()  # starting it would let interrupts through again
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _kill(processes: Mapping[Worker, BaseProcess]) -> None:
+    """End by force whoever lives."""
+    for process in processes.values():
+        if process.is_alive():
+            process.kill()
+            process.join()
 
 
 class ProcessCrew:
@@ -173,6 +185,8 @@ class ProcessCrew:
         self._context: Any = multiprocessing.get_context(start)
         self._pipes: dict[Worker, Connection[Any, Any]] = {}
         self._processes: dict[Worker, BaseProcess] = {}
+        # At its exit multiprocessing would ask with SIGTERM, which workers do not hear, and wait for ever.
+        self._at_exit = Finalize(None, _kill, (self._processes,), exitpriority=10)
         for worker, job in jobs.items():
             self.add(worker, job)
 
@@ -230,10 +244,8 @@ class ProcessCrew:
             for process in self._processes.values():
                 process.join(max(until - time.monotonic(), 0.0))
         finally:  # also after a second interrupt: who is stopped or stuck would keep this process for ever
-            for process in self._processes.values():
-                if process.is_alive():
-                    process.kill()
-                    process.join()
+            _kill(self._processes)
+            self._at_exit.cancel()
             for pipe in self._pipes.values():
                 pipe.close()
 

@@ -4,6 +4,7 @@ It is the only caller of the dispatcher, so decisions need no lock. It knows nei
 what they are told (`briefing`), and never touches a payload. Times are model seconds: wall seconds times the speed-up.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from dflash_run.messages import (
 from dflash_run.recovery import Lost, Outcome, Recovery, Regrouped
 from policies.dispatcher import NOTHING, Dispatcher
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Recompute, Release, Step
+from policies.errors import PolicyError
 from policies.ledger import RECEIVED
 from reports.observer import Log
 
@@ -81,13 +83,14 @@ class Launcher:
     ) -> None:
         self.failures: list[str] = []
         """Workers that failed, why, and what they were at."""
+        self.broken = ""
+        """What ended the run although nobody asked for it; empty: nothing."""
         self.deciding_s = 0.0
         """Wall seconds spent inside the dispatcher."""
         self._dispatcher = dispatcher
         self._briefing = briefing
         self._log = log
         self._batches = batches
-        self._crew = crew
         self._speedup = speedup
         self._limits = limits or Limits()
         self._watch = watch
@@ -128,19 +131,22 @@ class Launcher:
         """Run to the end; returns the time then."""
         self._assemble()
         self._start = time.monotonic()
-        self._begin()
-        while self._dispatcher.ended is None:
-            self._turn()
-        self._log.flush()
+        try:
+            self._begin()
+            while self._dispatcher.ended is None:
+                self._turn()
+            self._log.flush()
+        except Exception:  # a fault of ours must not cost what was learnt
+            with contextlib.suppress(Exception):
+                self._close()
+            raise
         self._close()
         return self._now
 
     # The loop -------------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        began = time.monotonic()
-        said = self._crew.receive(self._patience())
-        self._people.excuse(time.monotonic() - began - TICK_S)
+        said = self._people.receive(self._patience())
         self._now = self._clock()
         for worker, message in said:
             if self._dispatcher.ended is not None:
@@ -201,16 +207,24 @@ class Launcher:
         for worker in people.wait(until, self._interrupted):
             people.gone[worker] = f"did not start within {self._limits.start_s:.0f} s"
             people.present[worker] = time.monotonic()
-        drafters = [d for d in self._dispatcher.dispatch.consumers if ("drafter", d) not in people.gone]
+        drafters = self._started("drafter")
         if self._grouped and len(drafters) > 1:
             group = self._recovery.first_group(drafters)
             for drafter in drafters:
                 people.send(("drafter", drafter), group)
-        for worker, message in self._briefing.openers():
-            if worker not in people.gone:
+        asked = True
+        while asked and not self._interrupted():
+            posts = list(self._briefing.openers(self._started("target"), self._started("drafter")))
+            for worker, message in posts:
+                people.busy(worker)
                 people.send(worker, message)
-        for worker in people.wait(until, self._interrupted):
-            people.gone[worker] = f"was not prepared within {self._limits.start_s:.0f} s"
+            asked = bool(posts)
+            for worker in people.wait(until, self._interrupted, self._limits.watchdog_s):
+                people.gone[worker] = f"was not prepared within {self._limits.start_s:.0f} s"
+
+    def _started(self, role: str) -> tuple[int, ...]:
+        everyone = self._dispatcher.targets if role == "target" else self._dispatcher.dispatch.consumers
+        return tuple(number for number in everyone if (role, number) not in self._people.gone)
 
     def _begin(self) -> None:
         dispatcher = self._dispatcher
@@ -228,14 +242,22 @@ class Launcher:
         """After the end: what is still to be asked of the drafters, a last checkpoint for instance."""
         if not self._limits.close_s:
             return
-        people = self._people
-        people.forget_absent()
-        for worker, message in self._briefing.closers(tuple(people.drafters()), not self._applying):
-            people.send(worker, message)
-        asked = people.forget_absent()
-        for worker in people.wait(time.monotonic() + self._limits.close_s):
-            self.failures.append(f"{named(worker)}: did not close within {self._limits.close_s:g} s")
-        self.failures += [f"{named(each)}: {people.gone[each]}, at the end" for each in asked if each in people.gone]
+        people, limits, asked = self._people, self._limits, True
+        while asked:
+            people.forget_absent()
+            for worker, message in self._briefing.closers(tuple(people.drafters()), not self._applying):
+                people.send(worker, message)
+            owing = people.forget_absent()
+            for worker in owing:
+                people.busy(worker)
+            for worker in people.wait(time.monotonic() + limits.close_s, silent_s=limits.watchdog_s):
+                people.abandon(worker)
+                people.gone[worker] = f"did not close within {limits.close_s:g} s"
+            for worker, why in people.gone.items():
+                if worker in owing:
+                    self.failures.append(f"{named(worker)}: {why}, at the end")
+                people.strike(worker)
+            asked = bool(owing)
 
     # What workers say -----------------------------------------------------------------------------------------------
 
@@ -399,10 +421,10 @@ class Launcher:
 
     def _check_silence(self) -> None:
         """A worker that computes says so; one that is silent for too long hangs."""
-        limit = time.monotonic() - self._limits.watchdog_s
-        present = self._people.present
-        for worker in list(present):
-            if present[worker] < limit and self._dispatcher.ended is None and self._has_work(worker):
+        silent = self._people.silent(self._limits.watchdog_s)
+        for worker in silent:
+            still = worker in self._people.silent(self._limits.watchdog_s)  # a loss asks the others something anew
+            if still and self._dispatcher.ended is None and self._has_work(worker):
                 self._people.abandon(worker)
                 self._lose(worker, f"silent for {self._limits.watchdog_s:g} s", "watchdog")
 
@@ -412,14 +434,34 @@ class Launcher:
         """Give the dispatcher an input, record it with its answer, and carry the answer out."""
         if self._dispatcher.ended is not None:
             return
+        if self.broken and name not in ("commit", "stop"):
+            return
         began = time.perf_counter()
-        answer: list[Effect] = getattr(self._dispatcher, name)(*arguments)
+        try:
+            answer: list[Effect] = getattr(self._dispatcher, name)(*arguments)
+        except PolicyError as error:
+            if not self._break_off(error):
+                raise
+            if name != "commit":
+                return
+            answer = []  # the step is committed: the policy was asked for what comes after it
         self.deciding_s += time.perf_counter() - began
         self._log.pending.append((self._now, name, arguments, answer))
         for effect in answer:
             self._carry_out(effect)
-        if name == "commit":  # a step that is abandoned is dropped, which opens the next one
+        if name == "commit" and not self.broken:  # a step that is abandoned is dropped, which opens the next one
             self._open_next(arguments[0])
+
+    def _break_off(self, error: PolicyError) -> bool:
+        """A policy failed: whether the run ends as at an interrupt, because a checkpoint follows."""
+        if not self._limits.close_s:
+            return False
+        if not self.broken:
+            self.broken = f"dispatch.policy: {error}"
+            self.failures.append(self.broken)
+        if self._stopping is None:
+            self._stopping = ("interrupted", time.monotonic() + self._limits.close_s)
+        return True
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -34,6 +34,10 @@ def live_view(title: str, foresight: Foresight | None = None) -> Iterator[Callab
         return
 
     def watch(now: float, run: Run, figures: Mapping[str, float] | None = None) -> None:
+        with suppress(OSError):  # the terminal is gone: the run goes on, or ends in order
+            show(now, run, figures)
+
+    def show(now: float, run: Run, figures: Mapping[str, float] | None) -> None:
         nonlocal shown
         if time.monotonic() - shown < _EVERY_S:
             return
@@ -43,8 +47,14 @@ def live_view(title: str, foresight: Foresight | None = None) -> Iterator[Callab
         if live is not None:
             live.update(view(title, now, run, figures or {}, foresight), refresh=True)
 
-    with live or nullcontext():
+    if live is not None:
+        live.start()
+    try:
         yield watch
+    finally:
+        with suppress(OSError):
+            if live is not None:
+                live.stop()
 
 
 def view(

@@ -100,7 +100,7 @@ class RehearsalBriefing:
     def heard(self, worker: Worker, message: object) -> None:
         """Nothing is reported."""
 
-    def openers(self) -> Posts:
+    def openers(self, targets: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
         return ()
 
     def committed(self, step: int, batches: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:

@@ -4,6 +4,7 @@ A worker is one loop over its mail and its deadlines, the same in a thread and i
 batch while it trains on the present one, as a real one does.
 """
 
+import contextlib
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Records:
     """What this worker itself says it did: a line for each batch, kept apart from the launcher's trace.
 
     Each line is on its way to the disk before the launcher hears of it, so that a killed worker's file misses nothing.
+    Where the disk is full lines are kept for later; a run does not end for them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,14 +66,16 @@ class Records:
 
     def add(self, did: str, batch: int) -> None:
         """`computed` by a target, `taken` by a drafter."""
-        self._file.write(f"{did},{batch}\n")
+        with contextlib.suppress(OSError):
+            self._file.write(f"{did},{batch}\n")
 
     @property
     def closed(self) -> bool:
         return self._file.closed
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 @dataclass(frozen=True, kw_only=True)

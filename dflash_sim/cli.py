@@ -3,6 +3,8 @@
 What reads or writes traces is imported where it is used: pyarrow would double the time that a command takes to start.
 """
 
+import errno
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
@@ -16,6 +18,7 @@ from rich.table import Table
 
 from dflash_sim.comparison import compare as compare_policies
 from dflash_sim.comparison import predict, with_policy
+from dflash_sim.folders import unwritable
 from dflash_sim.interrupts import STATUS as INTERRUPTED
 from dflash_sim.interrupts import interruptible
 from dflash_sim.timings_file import TimingsError
@@ -41,7 +44,19 @@ File = Annotated[Path, typer.Argument(help="The pipeline file (YAML or JSON).", 
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace one key; repeatable.")
 ]
-Out = Annotated[Path | None, typer.Option("-o", "--out", help="Folder of the run; else runs/NAME.")]
+
+
+def _folder(text: str) -> Path:
+    """An empty name, of a variable that is not set for instance, would be the folder one stands in."""
+    if not text.strip():
+        raise PipelineError([Fault("-o", text, "must name a folder", "give one, or leave -o out")])
+    return Path(text)
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option("-o", "--out", help="Folder of the run; else runs/NAME.", parser=_folder, metavar="PATH"),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="The summary alone on stdout, as JSON.")]
 Seed = Annotated[int | None, typer.Option(help="Replace the file's seed.")]
 Replications = Annotated[int, typer.Option(min=1, help="Runs with other draws, for intervals.")]
@@ -193,8 +208,10 @@ def check_outputs(folder: Path, perfetto: Path | None = None) -> None:
     faults = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        faults.append(Fault("-o", str(folder), f"must be a folder that can be written: {error.strerror}"))
+        faults.append(unwritable(folder, error))
     if perfetto is not None and perfetto.is_dir():
         faults.append(Fault("--perfetto", str(perfetto), "must be a file; it is a folder"))
     if faults:

@@ -13,6 +13,12 @@ RECORDS: Final = "records"
 """Folder of the workers' own records beside a trace (see `records`)."""
 
 
+def unwritable(folder: Path, error: OSError) -> Fault:
+    """The fault of a run's folder that cannot be written."""
+    rule = f"must be a folder that can be written ({error.strerror or error})"
+    return Fault("-o", str(folder), rule, "give another with -o, or make room and change its rights")
+
+
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """While it lasts no other run may write into the folder; records of an earlier run are removed.
@@ -24,9 +30,13 @@ def claimed(folder: Path) -> Iterator[None]:
     except ImportError:  # not on this system: two runs into one folder go unnoticed
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
     lock = folder / LOCK
-    with lock.open("w") as file:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = lock.open("w")
+    except OSError as error:
+        raise PipelineError([unwritable(folder, error)]) from None
+    with opened as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

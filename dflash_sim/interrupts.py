@@ -1,12 +1,20 @@
-"""SIGINT and SIGTERM: the first asks the run to end in order, a second one ends it at once."""
+"""SIGINT, SIGTERM and SIGHUP: the first asks the run to end in order, a second one ends it at once."""
 
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Final
 
 STATUS = 130
 """Exit status after an interrupt."""
+HANGUP: Final = getattr(signal, "SIGHUP", None)
+"""Not on every system."""
+SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM} | ({HANGUP} if HANGUP is not None else set()))
+"""What a terminal, a scheduler or a hung-up line sends, to all processes of the group."""
+_SAME_S: Final = 1.0
+"""`timeout` and schedulers send SIGTERM to the process and to its group: so soon after the first it is the same."""
 
 
 class Interrupt:
@@ -14,22 +22,26 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.requested = False
+        self._at = 0.0
 
     def __call__(self) -> bool:
         return self.requested
 
     def note(self, number: int, frame: FrameType | None) -> None:
         """The signal handler."""
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
+        if not self.requested:
+            self._at, self.requested = time.monotonic(), True
+        elif number == signal.SIGINT or (number == signal.SIGTERM and time.monotonic() - self._at > _SAME_S):
+            raise KeyboardInterrupt  # not for SIGHUP, which a shell and the kernel both send
 
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Signals are noted while the context lasts, in the main thread."""
+    """Signals are noted while the context lasts, in the main thread. Under nohup SIGHUP stays ignored."""
     interrupt = Interrupt()
-    before = {number: signal.signal(number, interrupt.note) for number in (signal.SIGINT, signal.SIGTERM)}
+    nohup = HANGUP is not None and signal.getsignal(HANGUP) == signal.SIG_IGN
+    noted = SIGNALS - {HANGUP} if nohup else SIGNALS
+    before = {number: signal.signal(number, interrupt.note) for number in noted}
     try:
         yield interrupt
     finally:

@@ -187,9 +187,15 @@ def trace_writer(folder: Path, kind: str, run: Run, every_s: float | None = None
 
     `every_s`: also flushed that often, for a run that may be killed. Raises PipelineError where another run has it.
     """
+    with claimed(folder), trace_of(folder, kind, run, every_s) as writer:
+        yield writer
+
+
+def trace_of(folder: Path, kind: str, run: Run, every_s: float | None = None) -> "TraceWriter":
+    """As `trace_writer`, in a folder that is claimed already."""
     from reports.tracewriter import TraceWriter  # pyarrow takes 40 MB and is needed for traces only
 
-    with claimed(folder), TraceWriter(
+    return TraceWriter(
         folder,
         kind=kind,
         targets=run.pipeline.topology.targets,
@@ -198,8 +204,7 @@ def trace_writer(folder: Path, kind: str, run: Run, every_s: float | None = None
         plan=run.plan,
         config=resolved(run.pipeline),
         every_s=every_s,
-    ) as writer:
-        yield writer
+    )
 
 
 def plan_of(pipeline: Pipeline) -> BatchPlan:

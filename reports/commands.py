@@ -1,5 +1,6 @@
 """What the project's commands share: exit statuses, and a user's mistakes told in a line each, without a traceback."""
 
+import contextlib
 import os
 import sys
 from typing import Any, Final
@@ -47,8 +48,9 @@ def guarded(command: typer.Typer, arguments: list[str], *more: type[Exception]) 
         return COMPLETE
     except OSError as error:
         lines = [one_line(f"{error.filename or 'file'}: {error.strerror or error}")]
-    for line in lines:
-        sys.stderr.write(line + "\n")
+    with contextlib.suppress(OSError):  # of a terminal that is gone
+        for line in lines:
+            sys.stderr.write(line + "\n")
     return UNUSABLE
 
 

@@ -82,11 +82,11 @@ class Corpus:
     def split(self, share: float, seed: int) -> tuple[I64, I64]:
         """Ids for training and held-out ids, each rising, together all of them; the same for the same arguments.
 
-        With a `share` above 0 and two samples or more, neither is empty.
+        With a `share` above 0 at least one is held out, and of two samples or more at least one is left.
         """
         wanted = round(share * self.count)
-        if share > 0 and self.count >= 2:
-            wanted = min(max(wanted, 1), self.count - 1)
+        if share > 0:
+            wanted = min(max(wanted, 1), max(self.count - 1, 1))
         stream = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(SPLIT,)))
         order = stream.permutation(self.count).astype(np.int64)
         return np.sort(order[wanted:]), np.sort(order[:wanted])

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from policies.faults import ABSENT, Fault, PipelineError
+
+FILE_ERRORS: Final = (OSError, SafetensorError)
+"""What reading and writing raise: safetensors has an error of its own for a full disk, too."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from dflash_run.data.bigram import bigram_accepted_length
-from dflash_run.training.briefing import HELD_OUT_BATCH
+from dflash_run.training.heldout import HELD_OUT_BATCH
 from dflash_run.training.preparation import Preparation
 from dflash_run.training.train import HELD_OUT_SAMPLES
 

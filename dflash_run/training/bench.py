@@ -1,5 +1,6 @@
 """What targets and drafters of a training have alike: device, samples, slots, records, failures on order."""
 
+import contextlib
 import json
 import resource
 import time
@@ -114,4 +115,5 @@ class Bench:
         else:
             peak = {"device": "cpu", "allocated": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}
         path = self.orders.records.with_suffix(PEAK)
-        path.write_text(json.dumps(peak), encoding="ascii")
+        with contextlib.suppress(OSError):  # the disk is full: it is told where it matters
+            path.write_text(json.dumps(peak), encoding="ascii")

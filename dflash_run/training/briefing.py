@@ -1,53 +1,22 @@
 """What the workers of a training are told for each effect, and what becomes of what they report."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Final
+from math import isfinite
+from typing import Any
 
 from dflash_run.briefing import Posts
 from dflash_run.crew import Worker
 from dflash_run.data.planning import TrainingPlan
 from dflash_run.messages import Applied, Apply, Computed, Ready
-from dflash_run.training.checkpoint import Checkpoint, Checkpoints, runs_of
-from dflash_run.training.messages import ComputeStates, Evaluate, Evaluated, HoldOut, Probe, Save, Saved, TrainOn
+from dflash_run.training.heldout import HeldOutFiles
+from dflash_run.training.messages import ComputeStates, Evaluate, Evaluated, HeldOut, Probe, Saved, TrainOn
+from dflash_run.training.progress import Progress
+from dflash_run.training.saving import Saving
 from dflash_run.training.scalars import Scalars
 from dflash_run.transport.parcel import HOST, Parcel
 from dflash_run.transport.slots import SlotTable
 from policies.effects import Deliver, Step
-
-HELD_OUT_BATCH: Final = 4
-"""Held-out samples that are computed at a time."""
-
-
-@dataclass
-class Progress:
-    """What is trained, of the whole plan."""
-
-    ids: Sequence[int]
-    """The plan's number of each batch of this run."""
-    planned: int
-    """Batches of the plan."""
-    before: set[int]
-    """Those that were trained before this run."""
-    steps_before: int = 0
-    trained: set[int] = field(default_factory=set)
-    """Those that were trained in this run."""
-    steps: int = 0
-
-    def share(self, more: int) -> float:
-        """Share of the plan trained in the middle of a step of `more` batches."""
-        return (len(self.before) + len(self.trained) + more / 2) / self.planned
-
-    def commit(self, batches: Sequence[int]) -> None:
-        """A step's batches (numbers of this run) are trained."""
-        self.trained.update(self.ids[batch] for batch in batches)
-        self.steps += 1
-
-    @property
-    def step(self) -> int:
-        """Optimizer steps since the training began."""
-        return self.steps_before + self.steps
 
 
 @dataclass(kw_only=True)
@@ -60,30 +29,37 @@ class TrainingBriefing:
     on_host: bool
     """Whether hidden states wait in host memory."""
     scalars: Scalars
-    checkpoints: Checkpoints | None
+    saving: Saving | None
     """None where weights are not kept (`sync: none`)."""
-    describe: Callable[[Progress, dict[str, float]], Checkpoint]
-    """The checkpoint as of now; with held-out figures."""
+    held_out: HeldOutFiles
     save_every: int
     evaluate_every: int
     log_every: int
-    held_out: Sequence[int]
-    """Corpus ids of the held-out samples to evaluate on."""
-    held_out_folder: Path
     clock: Callable[[], float] = field(default=lambda: 0.0)
     """Seconds since the start of the run; the launcher's, once there is one."""
-    failures: list[str] = field(default_factory=list)
-    """Checkpoints that could not be written."""
 
     def __post_init__(self) -> None:
         self._probes: dict[int, Parcel] = {}
-        self._paths: tuple[str, ...] = ()
+        self._probed: set[tuple[int, int]] = set()
+        """(drafter, target) of each way that is tried."""
         self._figures: dict[int, dict[str, float]] = {}
-        """Held-out figures by step."""
-        self._saving: dict[int, Progress] = {}
-        self._saved = -1
+        """Held-out figures by step; none where the evaluation failed."""
+        self._failures: list[str] = []
+        self._tried: set[int] = set()
+        """Drafters that were asked for the last checkpoint."""
+        self._over = False
         self._logged = -1
-        self._drafters = 0
+
+    @property
+    def failures(self) -> list[str]:
+        """What could not be written, evaluated or trained, in words."""
+        saving = [] if self.saving is None else self.saving.failures
+        return [*self.held_out.failures(), *self._failures, *saving]
+
+    @property
+    def unsaved(self) -> bool:
+        """Whether something was trained that no checkpoint has."""
+        return self.saving is not None and self.progress.steps > 0 and self.saving.saved != self.progress.step
 
     # Effects become messages ----------------------------------------------------------------------------------------
 
@@ -110,48 +86,49 @@ class TrainingBriefing:
 
     # Before, between and after the steps ----------------------------------------------------------------------------
 
-    def openers(self) -> Posts:
+    def openers(self, targets: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
         """Each drafter tries the way from each target; a target computes the held-out samples."""
-        for drafter in range(self._drafters):
-            for target, parcel in sorted(self._probes.items()):
-                yield ("drafter", drafter), Probe(parcel, target)
-        if self._probes and self.held_out:
-            chunks = [self.held_out[at : at + HELD_OUT_BATCH] for at in range(0, len(self.held_out), HELD_OUT_BATCH)]
-            paths = []
-            for chunk in chunks:
-                name = "_".join(["held", *map(str, chunk)])
-                paths.append(str(self.held_out_folder / f"{name}.safetensors"))
-                yield ("target", min(self._probes)), HoldOut(tuple(int(each) for each in chunk), paths[-1])
-            self._paths = tuple(paths)
+        for drafter in drafters:
+            for target in targets:
+                if target in self._probes and (drafter, target) not in self._probed:
+                    self._probed.add((drafter, target))
+                    yield ("drafter", drafter), Probe(self._probes[target], target)
+        yield from self.held_out.asks([target for target in targets if target in self._probes])
 
     def committed(self, step: int, batches: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
         self.progress.commit(batches)
         if not drafters:
             return
-        saves = self.checkpoints is not None and self.save_every and self.progress.steps % self.save_every == 0
-        evaluates = self.evaluate_every and self.progress.steps % self.evaluate_every == 0
-        yield from self._asks(drafters[0], saves=bool(saves), evaluates=bool(evaluates or saves))
+        saves = bool(self.save_every) and self.progress.steps % self.save_every == 0
+        if self.saving is not None and self.saving.lost(drafters):
+            saves = True  # who was writing the last one is gone
+        evaluates = bool(self.evaluate_every) and self.progress.steps % self.evaluate_every == 0
+        yield from self._asks(drafters[0], saves=saves, evaluates=evaluates or saves)
 
     def closers(self, drafters: tuple[int, ...], settled: bool) -> Posts:
-        if not drafters or not self.progress.steps:
+        """A last checkpoint and evaluation: of the first drafter, and where it dies of it, of the next."""
+        if not self.progress.steps or self._over:
             return
-        if not settled:
-            self.failures.append("no checkpoint at the end: a step was being applied")
+        if self.saving is not None:
+            self.saving.lost(drafters)
+            if self.saving.awaits(self.progress.step):
+                return
+        tried = bool(self._tried & set(drafters))  # it lives: what failed there would fail elsewhere
+        if tried or not drafters or not settled:
+            self._over = True
+            if self.unsaved and not tried:
+                why = "no drafter is left to write it" if settled else "a step was being applied"
+                self._failures.append(f"no checkpoint at the end: {why}")
             return
-        unsaved = self.checkpoints is not None and self._saved != self.progress.step
-        yield from self._asks(drafters[0], saves=unsaved, evaluates=True)
+        self._tried.add(drafters[0])
+        yield from self._asks(drafters[0], saves=self.unsaved, evaluates=True)
 
     def _asks(self, drafter: int, *, saves: bool, evaluates: bool) -> Posts:
         step = self.progress.step
-        if evaluates and self._paths and step not in self._figures:
-            yield ("drafter", drafter), Evaluate(step, self._paths)
-        if saves and self.checkpoints is not None:
-            self._saved = step
-            now = self.progress
-            self._saving[step] = Progress(
-                now.ids, now.planned, now.before, now.steps_before, set(now.trained), now.steps
-            )
-            yield ("drafter", drafter), Save(step, self.checkpoints.begin(step))
+        if evaluates and self.held_out.paths and step not in self._figures:
+            yield ("drafter", drafter), Evaluate(step, self.held_out.paths)
+        if saves and self.saving is not None:
+            yield from self.saving.ask(drafter, self.progress)
 
     # What workers report --------------------------------------------------------------------------------------------
 
@@ -161,15 +138,14 @@ class TrainingBriefing:
                 self.slots.put(parcel)
             case Ready(probe=Parcel() as probe):
                 self._probes[worker[1]] = probe
-            case Ready():
-                self._drafters = max(self._drafters, worker[1] + 1)
+            case HeldOut():
+                self.held_out.heard(message)
             case Applied(step=step, report=dict() as report):
                 self._log(step, report)
-            case Evaluated(step=step, values=values):
-                self._figures[step] = values
-                self.scalars.log(step, self.clock(), values)
-            case Saved():
-                self._complete(message)
+            case Evaluated():
+                self._evaluated(message)
+            case Saved() if self.saving is not None:
+                self.saving.heard(message, self._figures.get(message.step, {}))
 
     def _log(self, step: int, report: dict[str, Any]) -> None:
         """Of each step the first report is written: under `step` and `pooled` all say the same."""
@@ -178,26 +154,19 @@ class TrainingBriefing:
         self._logged = step
         self.scalars.latest.update(report)
         if not report["applied"]:
-            self.failures.append(f"step {step}: its gradient was not finite, or had no weight: the weights stayed")
+            self._failures.append(f"step {step}: its gradient was not finite, or had no weight: the weights stayed")
         if (step + 1) % self.log_every == 0 or step == 0:
             self.scalars.log(self.progress.steps_before + step + 1, self.clock(), report)
 
-    def _complete(self, saved: Saved) -> None:
-        progress = self._saving.pop(saved.step)
-        assert self.checkpoints is not None, "only what keeps checkpoints asks for them"
-        why = saved.why
-        if not why:
-            try:
-                self.checkpoints.complete(saved.folder, self.describe(progress, self._figures.get(saved.step, {})))
-            except OSError as error:
-                why = str(error)
-        if why:
-            self.failures.append(f"checkpoint of step {saved.step} could not be written: {why}")
+    def _evaluated(self, told: Evaluated) -> None:
+        self._figures[told.step] = told.values
+        if told.why:
+            self._failures.append(f"step {told.step}: no evaluation on held-out samples: {told.why}")
+            return
+        self.scalars.log(told.step, self.clock(), told.values)
+        broken = [name for name, value in told.values.items() if not isfinite(value)]
+        if broken:
+            self._failures.append(f"step {told.step}: {', '.join(broken)} is not finite: it is written as null")
 
     def _samples(self, batch: int) -> tuple[int, ...]:
         return tuple(self.plan.samples_of(self.progress.ids[batch]).tolist())
-
-
-def trained_runs(progress: Progress) -> tuple[tuple[int, int], ...]:
-    """All that is trained, as a checkpoint has it."""
-    return runs_of(progress.before | progress.trained)

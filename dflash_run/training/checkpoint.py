@@ -10,16 +10,19 @@ renames the folder. Anchors, order and schedule are functions of the seed and of
 no other random state.
 """
 
+import contextlib
 import json
 import os
 import shutil
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from dflash_run.jsonfile import read_mapping
-from policies.faults import Fault, PipelineError
+from dflash_run.training.soundness import unsound
+from policies.faults import ABSENT, Fault, PipelineError, shown
 
 NAME: Final = "checkpoint.json"
 """The file in a checkpoint's folder that says what it is."""
@@ -27,6 +30,8 @@ FOLDER: Final = "checkpoints"
 BEST: Final = "best"
 FORMAT: Final = 1
 METRIC: Final = "held_out_expected_accepted_length"
+_MOST_BYTES: Final = 1 << 26
+_EARLIER: Final = "take an earlier one"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +51,14 @@ class Checkpoint:
     config: dict[str, Any]
     """The resolved pipeline."""
     versions: dict[str, str]
-    held_out: dict[str, float] = field(default_factory=dict)
-    """Held-out figures at this step, where they were measured."""
+    held_out: dict[str, float | None] = field(default_factory=dict)
+    """Held-out figures at this step, where they were measured; None: not a finite number."""
     lineage: tuple[dict[str, Any], ...] = ()
     """The checkpoints that it descends from, oldest first: path and step."""
     random: dict[str, int] = field(default_factory=dict)
     """The seed, which with `trained` is all random state."""
+    shape: dict[str, Any] = field(default_factory=dict)
+    """The drafter's and its target's sizes (`DrafterShape`)."""
     format: int = FORMAT
 
     def batches(self) -> set[int]:
@@ -77,27 +84,38 @@ class Checkpoints:
         self.folder = folder / FOLDER
         self.folder.mkdir(parents=True, exist_ok=True)
         self._keep = keep
+        self._made: list[Path] = []
+        """Those of this run, in order: no others are ever removed."""
         self._best: float | None = None
-        for unfinished in self.folder.glob(".step-*"):
-            shutil.rmtree(unfinished, ignore_errors=True)
+        self._begun = 0
+        remove_unfinished(folder)
 
     def begin(self, step: int) -> str:
         """A folder, not made yet, for the tensors of a step."""
-        return str(self.folder / f".step-{step:08d}")
+        self._begun += 1
+        return str(self.folder / f".step-{step:08d}.{self._begun}")
+
+    def forget(self, folder: str) -> None:
+        """What was begun there is not completed."""
+        shutil.rmtree(folder, ignore_errors=True)
 
     def complete(self, folder: str, checkpoint: Checkpoint) -> Path:
         """The tensors are written: the checkpoint is there from now on. Raises OSError."""
         making = Path(folder)
+        finite = {name: _finite(value) for name, value in checkpoint.held_out.items()}
+        checkpoint = replace(checkpoint, held_out=finite)
         text = json.dumps(asdict(checkpoint), indent=1, allow_nan=False) + "\n"
         with (making / NAME).open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        made = making.with_name(making.name.removeprefix("."))
+        made = making.with_name(f"step-{checkpoint.step:08d}")
         if made.exists():
-            shutil.rmtree(made)
+            raise FileExistsError(f"{made} is of another training")
         making.rename(made)
-        self._note_best(made, checkpoint)
+        self._made.append(made)
+        with contextlib.suppress(OSError):  # it is saved, even where links cannot be made
+            self._note_best(made, checkpoint)
         self._prune()
         return made
 
@@ -112,11 +130,21 @@ class Checkpoints:
         link.replace(self.folder / BEST)
 
     def _prune(self) -> None:
-        """Remove all but the newest `keep`; the best one stays."""
+        """Remove all of this run but the newest `keep`; the best one stays."""
         best = (self.folder / BEST).resolve()
-        for old in complete_in(self.folder)[: -self._keep]:
+        for old in self._made[: -self._keep]:
             if old.resolve() != best:
                 shutil.rmtree(old, ignore_errors=True)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and isfinite(value) else None
+
+
+def remove_unfinished(folder: Path) -> None:
+    """What drafters that died had begun to write into a run's folder."""
+    for unfinished in (folder / FOLDER).glob(".step-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def complete_in(folder: Path) -> list[Path]:
@@ -132,6 +160,7 @@ def set_aside(folder: Path) -> Path | None:
     ours = folder / FOLDER
     if not complete_in(ours):
         return None
+    remove_unfinished(folder)
     number = 1
     while (aside := folder / f"{FOLDER}-{number}").exists():
         number += 1
@@ -152,17 +181,26 @@ def find(path: Path) -> Path:
 
 def read(folder: Path) -> Checkpoint:
     """What a checkpoint's folder says of itself. Raises PipelineError."""
+    path, whole = folder / NAME, "must be a whole checkpoint"
     try:
-        return _built(read_mapping(folder / NAME))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        rule = f"must be a whole checkpoint ({error})"
-        raise PipelineError([Fault("--resume", str(folder), rule, "take an earlier one")]) from None
+        content = _content(path)
+    except (OSError, ValueError) as error:
+        raise PipelineError([Fault("--resume", str(folder), f"{whole} ({error})", _EARLIER)]) from None
+    faults = [
+        Fault("--resume", content.get(key, ABSENT), f"{whole}: in {path} `{key}` must be {what}", _EARLIER)
+        for key, what in unsound(content)
+    ]
+    if faults:
+        raise PipelineError(faults)
+    lists = {"trained": tuple(map(tuple, content["trained"])), "lineage": tuple(content.get("lineage", ()))}
+    return Checkpoint(**content | lists)
 
 
-def _built(content: dict[str, Any]) -> Checkpoint:
-    if content.get("format") != FORMAT:
-        raise ValueError(f"{NAME} has format {content.get('format')!r}, not {FORMAT}")
-    values = dict(content)
-    values["trained"] = tuple((int(first), int(last)) for first, last in values["trained"])
-    values["lineage"] = tuple(values.get("lineage", ()))
-    return Checkpoint(**values)
+def _content(path: Path) -> dict[str, Any]:
+    """Raises OSError and ValueError."""
+    if path.stat().st_size > _MOST_BYTES:
+        raise ValueError(f"{NAME} is larger than {_MOST_BYTES >> 20} MB")
+    content = read_mapping(path)
+    if type(content.get("format")) is not int or content["format"] != FORMAT:
+        raise ValueError(f"{NAME} has format {shown(content.get('format'))}, not {FORMAT}")
+    return content

@@ -12,10 +12,11 @@ from rich.console import Console
 from dflash_run.live import live_view
 from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.preparation import Preparation, prepare_training
-from dflash_sim.cli import check_outputs, console, described, name_of, status_of
+from dflash_sim.cli import COMPLETE, INCOMPLETE, check_outputs, console, described, name_of, status_of
+from dflash_sim.folders import claimed
 from dflash_sim.prediction import prepare, summary_of
 from dflash_sim.timings_file import TimingsError, read_timings
-from policies.faults import ABSENT, Fault, PipelineError
+from policies.faults import ABSENT, Fault, PipelineError, one_line
 from policies.loading import from_mapping, load
 from policies.pipeline import Pipeline
 from reports.summary import finite, to_json, write_text
@@ -51,33 +52,71 @@ def train_file(
         raise PipelineError([*faults, *error.faults]) from None
     if faults:
         raise PipelineError(faults)
-    check_outputs(folder)
+    if not prepared.leg.count:
+        return _nothing_left(prepared, people, as_json)
+    _check_folder(folder, prepared)
     foretold = None if predict is None else forecast(prepared, predict)
     title = f"{name}: {described(prepared.pipeline)}"
-    for line in _introduced(prepared):
-        people.print(line, style="dim", highlight=False, markup=False)
-    earlier = checkpoints.set_aside(folder) if resume is None else None
-    if earlier is not None:
-        people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)
-    if foretold is not None:
-        foretold.write(folder)
-        people.print(_foretold(foretold.summary), style="dim", highlight=False, markup=False)
     run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
     foresight = None if foretold is None else foretold.beside(run)
-    with live_view(title, foresight) as watch:
-        run, told = train(prepared, folder, verify=verify, watch=watch, run=run)
+    with claimed(folder):  # before anything in it is touched: another run may be at work there
+        for line in _introduced(prepared):
+            people.print(line, style="dim", highlight=False, markup=False)
+        if (earlier := checkpoints.set_aside(folder)) is not None:
+            people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)
+        if foretold is not None:
+            foretold.write(folder)
+            people.print(_foretold(foretold.summary), style="dim", highlight=False, markup=False)
+        with live_view(title, foresight) as watch:
+            run, told = train(prepared, folder, verify=verify, watch=watch, run=run, ours=True)
     summary = summary_of(run, kind="training", **told)
     if foretold is not None and foresight is not None:
         summary["prediction"] = finite(compared(foretold, foresight, summary))
-    write_text(folder / "summary.json", to_json(summary))
+    whole = _written(folder / "summary.json", to_json(summary))
     if as_json:
         sys.stdout.write(to_json(summary))
     else:
-        print_run(people, summary, title)
-        people.print(_learned(told["training"]), highlight=False, markup=False)
-        if "prediction" in summary:
-            people.print(_outcome(summary["prediction"]), highlight=False, markup=False)
-    return status_of([summary])
+        _print(people, summary, title)
+    training = summary["training"]
+    return status_of([summary]) if whole and not training["unsaved"] and not training["broken"] else INCOMPLETE
+
+
+def _print(people: Console, summary: dict[str, Any], title: str) -> None:
+    print_run(people, summary, title)
+    people.print(_learned(summary["training"]), highlight=False, markup=False)
+    if "prediction" in summary:
+        people.print(_outcome(summary["prediction"]), highlight=False, markup=False)
+
+
+def _check_folder(folder: Path, prepared: Preparation) -> None:
+    """A run's folder holds one line of checkpoints, and the trace that belongs to it."""
+    resumed = prepared.resumed
+    if resumed is not None and resumed.folder.resolve().is_relative_to((folder / checkpoints.FOLDER).resolve()):
+        rule = "must be another folder than the resumed training's, which keeps its trace and its checkpoints"
+        raise PipelineError([Fault("-o", str(folder), rule, "leave -o out, or give a new folder")])
+    check_outputs(folder)
+
+
+def _nothing_left(prepared: Preparation, people: Console, as_json: bool) -> int:
+    """The resumed training came to its end."""
+    resumed, planned = prepared.resumed, prepared.plan.batches.count
+    assert resumed is not None, "a new training has batches"
+    people.print(f"nothing is left to train: {resumed.folder} has all {planned:,} batches of its plan", markup=False)
+    if as_json:
+        done = {"step": resumed.checkpoint.step, "planned_batches": planned, "trained_before": planned}
+        told = done | {"resumed_from": str(resumed.folder), "figures": resumed.checkpoint.held_out}
+        sys.stdout.write(to_json({"kind": "training", "stop_reason": "data_exhausted", "training": told}))
+    return COMPLETE
+
+
+def _written(path: Path, text: str) -> bool:
+    """Whether it could be; the rest of what a run left must not be lost for it."""
+    try:
+        write_text(path, text)
+    except OSError as error:
+        sys.stderr.write(one_line(f"{path}: could not be written ({error.strerror or error})") + "\n")
+        return False
+    return True
 
 
 def _unusable_files(folder: Path, predict: Path | None) -> Iterator[Fault]:

@@ -1,5 +1,6 @@
 """Which device each worker gets, and how busy the GPUs are while a run goes on."""
 
+import contextlib
 import json
 import os
 import threading
@@ -114,6 +115,11 @@ class DeviceSampler:
             self._thread.join(5.0)
 
     def _sample(self) -> None:
+        """A full disk, or a driver that fails, must not end a training."""
+        with contextlib.suppress(Exception):
+            self._write()
+
+    def _write(self) -> None:
         try:
             import pynvml
 

@@ -37,6 +37,7 @@ from dflash_run.model.config import target_config
 from dflash_run.model.exported import read_exported
 from dflash_run.model.frozen import load_frozen
 from dflash_run.model.shape import DrafterShape
+from dflash_run.model.tensorfile import FILE_ERRORS
 from dflash_run.training.arrivals import Arrival, Arrivals, Moment
 from dflash_run.training.batch import MicroBatch
 from dflash_run.training.bench import Bench
@@ -133,7 +134,7 @@ class DrafterLoop:
                 send(Probed(source))
             case Evaluate(step=step, paths=paths):
                 with self._bench.pulse.busy():
-                    send(Evaluated(step, self._evaluate(paths)))
+                    send(self._evaluated(step, paths))
             case Save(step=step, folder=folder):
                 with self._bench.pulse.busy():
                     send(Saved(step, folder, self._save(Path(folder))))
@@ -300,6 +301,13 @@ class DrafterLoop:
 
     # Held-out data and checkpoints ----------------------------------------------------------------------------------
 
+    def _evaluated(self, step: int, paths: tuple[str, ...]) -> Evaluated:
+        """Files that cannot be read must not end a run."""
+        try:
+            return Evaluated(step, self._evaluate(paths))
+        except FILE_ERRORS as error:
+            return Evaluated(step, {}, f"{type(error).__name__}: {error}")
+
     def _evaluate(self, paths: tuple[str, ...]) -> dict[str, float]:
         found = self._replica.evaluate(self._held_out(paths))
         return {
@@ -318,7 +326,7 @@ class DrafterLoop:
         """Why it failed, or nothing: a full disk must not end a run of a week."""
         try:
             self._replica.save(folder)
-        except OSError as error:
+        except FILE_ERRORS as error:
             return f"{type(error).__name__}: {error}"
         return ""
 

@@ -75,9 +75,10 @@ class HoldOut(Question):
 
 @dataclass(frozen=True, slots=True)
 class HeldOut(Answer):
-    """From a target: the file is there."""
+    """From a target: the file is there. `why` says what went wrong; empty: nothing."""
 
     path: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +91,11 @@ class Evaluate(Question):
 
 @dataclass(frozen=True, slots=True)
 class Evaluated(Answer):
-    """From a drafter: held-out loss and expected accepted length."""
+    """From a drafter: held-out loss and expected accepted length. `why` says what went wrong; empty: nothing."""
 
     step: int
     values: dict[str, float]
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

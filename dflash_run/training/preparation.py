@@ -191,6 +191,7 @@ def _read_corpus(p: Pipeline, found: dict[str, Any]) -> None:
 def _plan(p: Pipeline, found: dict[str, Any]) -> None:
     assert p.data is not None, "there is a corpus"
     plan = plan_for_training(p.data, found["corpus"], p.seed)
+    _check_any(p.data.held_out, found["corpus"], plan)
     found |= {"plan": plan, "leg": plan.batches, "ids": list(range(plan.batches.count))}
 
 
@@ -230,6 +231,12 @@ def _completed(pipeline: Pipeline, shape: DrafterShape, placement: Placement) ->
     elif pipeline.memory.staging == "device":
         mapping["dispatch"]["placement"] = "taker"
     return from_mapping(mapping)
+
+
+def _check_any(share: float, corpus: Corpus, plan: TrainingPlan) -> None:
+    if not plan.batches.count:
+        rule = f"must leave a sample to train on: all {corpus.count} are held out"
+        raise PipelineError([Fault("data.held_out", share, rule, "lower it, or give more data")])
 
 
 def _sizes(p: Pipeline, plan: BatchPlan, leg: BatchPlan) -> tuple[int, MemoryReport]:

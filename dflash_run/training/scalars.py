@@ -1,7 +1,7 @@
 """Loss, expected accepted length and the rest over the steps: a line each in `scalars.jsonl`, and in a tracker."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,20 +17,31 @@ class Scalars:
         self._tracker = _tracker(folder, tracker, name, config)
         self.latest: dict[str, float] = {}
         """The last value of each figure."""
+        self.failure = ""
+        """Why lines are missing; empty: none are."""
 
     def log(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
         """One line; `step` counts optimizer steps, `time_s` from the start of the run."""
         self.latest.update(values)
         finite = {name: value if _finite(value) else None for name, value in values.items()}
-        self._file.write(json.dumps({"step": step, "time_s": time_s, **finite}, allow_nan=False) + "\n")
+        line = json.dumps({"step": step, "time_s": time_s, **finite}, allow_nan=False) + "\n"
+        self._try(FILE, lambda: self._file.write(line))
         if self._tracker is not None:
-            self._tracker.log({name: value for name, value in finite.items() if value is not None}, step=step)
+            told = {name: value for name, value in finite.items() if value is not None}
+            self._try("training.tracker", lambda: self._tracker.log(told, step=step))
 
     def close(self) -> None:
         """No more lines."""
-        self._file.close()
+        self._try(FILE, self._file.close)
         if self._tracker is not None:
-            self._tracker.finish()
+            self._try("training.tracker", self._tracker.finish)
+
+    def _try(self, what: str, act: Callable[[], object]) -> None:
+        """A full disk, or a tracker's server, must not end a run."""
+        try:
+            act()
+        except Exception as error:
+            self.failure = self.failure or f"{what}: {type(error).__name__}: {error}; lines may be missing"
 
 
 def _finite(value: float) -> bool:

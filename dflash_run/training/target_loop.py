@@ -1,14 +1,15 @@
 """What a target of a training does: computes hidden states into the slots that it is told, one batch at a time."""
 
+import contextlib
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
 from dflash_run.messages import Computed, Finish, Ready
 from dflash_run.model.config import target_config
 from dflash_run.model.shape import DrafterShape
 from dflash_run.model.target import TappedTarget
+from dflash_run.model.tensorfile import FILE_ERRORS, write_tensors
 from dflash_run.training.bench import Bench
 from dflash_run.training.messages import ComputeStates, HeldOut, HoldOut, Rest
 from dflash_run.transport.parcel import Parcel, Slot
@@ -107,13 +108,19 @@ class TargetLoop:
         return max(room - 1, 1)
 
     def _hold_out(self, order: HoldOut) -> None:
-        """Compute held-out samples once: the target is frozen."""
+        """Compute held-out samples once: the target is frozen. A full disk must not end the run."""
+        why = ""
         with self._bench.pulse.busy():
             given = self._bench.corpus.pad(order.samples)
             values = self._target.run(torch.from_numpy(given.input_ids), torch.from_numpy(given.lengths))
             path = Path(order.path)
-            path.parent.mkdir(parents=True, exist_ok=True)
             unfinished = path.with_suffix(".tmp")
-            save_file({"states": values.cpu().contiguous()}, unfinished)
-            unfinished.replace(path)
-        self._bench.mail.send(HeldOut(order.path))
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_tensors(unfinished, {"states": values})
+                unfinished.replace(path)
+            except FILE_ERRORS as error:
+                why = f"{type(error).__name__}: {error}"
+                with contextlib.suppress(OSError):
+                    unfinished.unlink(missing_ok=True)
+        self._bench.mail.send(HeldOut(order.path, why))

@@ -6,23 +6,30 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final
 
 from dflash_run.crew import Crew, ProcessCrew, Worker
 from dflash_run.launcher import Launcher, Limits
-from dflash_run.training.briefing import Progress, TrainingBriefing, trained_runs
-from dflash_run.training.checkpoint import Checkpoint, Checkpoints
+from dflash_run.training.briefing import TrainingBriefing
+from dflash_run.training.checkpoint import Checkpoint, Checkpoints, remove_unfinished
 from dflash_run.training.devices import DeviceSampler
+from dflash_run.training.heldout import HeldOutFiles
 from dflash_run.training.jobs import be_drafter, be_target
 from dflash_run.training.orders import PEAK, TrainingOrders
 from dflash_run.training.preparation import Preparation
+from dflash_run.training.progress import Progress, trained_runs
+from dflash_run.training.recording import recorded
+from dflash_run.training.resuming import sizes
+from dflash_run.training.saving import Saving
 from dflash_run.training.scalars import Scalars
 from dflash_run.transport.memory import SharedMemory
 from dflash_run.transport.parcel import HOST
 from dflash_run.transport.slots import SlotTable
+from dflash_sim.folders import claimed
 from dflash_sim.interrupts import interruptible
-from dflash_sim.prediction import Run, planned_faults, prepare, trace_writer
+from dflash_sim.prediction import Run, planned_faults, prepare
 from dflash_sim.records import RECORDS
 from policies.loading import resolved
 from reports.observer import Log
@@ -57,19 +64,23 @@ def train(
     watch: Callable[[float, Run, dict[str, float]], None] | None = None,
     run: Run | None = None,
     kind: str = "training",
+    ours: bool = False,
 ) -> tuple[Run, dict[str, Any]]:
     """Train what `prepare_training` prepared; everything is kept in `folder`.
 
     `hire`: where workers come from; None: spawned processes. `watch(now_s, run, figures)` is called several times a
-    second. `run`: one that was prepared for this (`timed=False`). `kind`: what the trace says it is of. Returns the run
-    and what its summary says of the training.
+    second. `run`: one that was prepared for this (`timed=False`). `kind`: what the trace says it is of. `ours`: whether
+    the caller has claimed the folder. Returns the run and what its summary says of the training.
     """
     pipeline = prepared.pipeline
     run = run or prepare(pipeline, plan=prepared.leg, timed=False)
     progress = _progress(prepared)
     with contextlib.ExitStack() as stack:
         interrupted = stack.enter_context(interruptible())
-        writer = stack.enter_context(trace_writer(folder, kind, run, every_s=2.0))
+        stack.enter_context(contextlib.nullcontext() if ours else claimed(folder))
+        _clear(folder)  # an earlier run may have been killed
+        stack.callback(_clear, folder)
+        recording = stack.enter_context(recorded(folder, kind, run))
         scalars = Scalars(folder, pipeline.training.tracker, folder.name, resolved(pipeline))
         stack.callback(scalars.close)
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")
@@ -81,25 +92,27 @@ def train(
         launcher = Launcher(
             dispatcher=run.dispatcher,
             briefing=briefing,
-            log=Log(*run.observers(), writer),
+            log=Log(*run.observers(), recording),
             batches=run.plan.count,
             crew=crew,
             stores=folder,
             limits=Limits(
                 at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s, start_s=START_S, close_s=CLOSE_S
             ),
-            interrupted=interrupted,
+            interrupted=lambda: interrupted() or bool(recording.failure),
             watch=None if watch is None else lambda now: watch(now, run, scalars.latest),
         )
         briefing.clock = launcher.now
         stack.enter_context(DeviceSampler(folder, prepared.placement.gpus(), launcher.now))
         end = launcher.run()
         run.metrics.finish(end)
-        writer.finish(end)
-    _clear(folder)
+        recording.finish(end)
     run.failures.extend(launcher.failures + briefing.failures)
+    run.failures.extend(failure for failure in (scalars.failure, recording.failure) if failure)
     run.told["launcher"] = launcher.cost()
-    return run, _told(prepared, progress, scalars, slots, folder)
+    told = _told(prepared, progress, scalars, slots, folder)
+    told["training"] |= {"unsaved": briefing.unsaved, "broken": launcher.broken or recording.failure or None}
+    return run, told
 
 
 def _progress(prepared: Preparation) -> Progress:
@@ -116,20 +129,21 @@ def _briefing(
     prepared: Preparation, folder: Path, progress: Progress, slots: SlotTable, scalars: Scalars
 ) -> TrainingBriefing:
     training = prepared.pipeline.training
-    kept = training.sync != "none"
+    held_out = [int(sample) for sample in prepared.plan.held_out[:HELD_OUT_SAMPLES]]
+    saving = None
+    if training.sync != "none":
+        saving = Saving(Checkpoints(folder, training.keep), partial(_describe, prepared))
     return TrainingBriefing(
         plan=prepared.plan,
         progress=progress,
         slots=slots,
         on_host=prepared.pipeline.memory.staging == "host",
         scalars=scalars,
-        checkpoints=Checkpoints(folder, training.keep) if kept else None,
-        describe=partial(_describe, prepared),
+        saving=saving,
+        held_out=HeldOutFiles(held_out, folder / "held_out"),
         save_every=training.save_every,
         evaluate_every=training.evaluate_every,
         log_every=training.log_every,
-        held_out=[int(sample) for sample in prepared.plan.held_out[:HELD_OUT_SAMPLES]],
-        held_out_folder=folder / "held_out",
     )
 
 
@@ -147,9 +161,10 @@ def _describe(prepared: Preparation, progress: Progress, held_out: dict[str, flo
         corpus_hash=prepared.corpus.content_hash,
         config=resolved(prepared.pipeline),
         versions=versions(),
-        held_out=held_out,
+        held_out=dict(held_out),
         lineage=lineage,
         random={"seed": prepared.pipeline.seed},
+        shape=sizes(prepared.shape),
     )
 
 
@@ -195,8 +210,10 @@ def threads_for(workers: int) -> int:
 
 def _clear(folder: Path) -> None:
     """Remove what only the run itself needed."""
+    remove_unfinished(folder)
     for path in (*folder.glob("group-*"), *folder.glob("held_out/*")):
-        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
     for path in (folder / "held_out", folder / "slots"):
         with contextlib.suppress(OSError):
             path.rmdir()
@@ -208,7 +225,7 @@ def _told(
     """What the summary says of the training itself."""
     resumed = prepared.resumed
     report = prepared.corpus.report
-    finite = {name: value for name, value in scalars.latest.items() if value == value}
+    finite = {name: value for name, value in scalars.latest.items() if isfinite(value)}
     return {
         "training": {
             "step": progress.step,
@@ -227,12 +244,18 @@ def _told(
                 "targets": [list(names) for names in prepared.placement.targets],
                 "drafters": list(prepared.placement.drafters),
             },
-            "peaks": {
-                path.name.removesuffix(PEAK).replace("-", "/"): json.loads(path.read_text())
-                for path in sorted((folder / RECORDS).glob(f"*{PEAK}"))
-            },
+            "peaks": _peaks(folder / RECORDS),
             "forecast": {role: asdict(each) | {"total": each.total} for role, each in prepared.footprints.items()},
             "host_slots": slots.opened(HOST),
             "slot_bytes": prepared.slot_bytes,
         }
     }
+
+
+def _peaks(records: Path) -> dict[str, Any]:
+    """By worker, the most memory that it had; a worker that was killed, or a full disk, leaves none."""
+    found = {}
+    for path in sorted(records.glob(f"*{PEAK}")):
+        with contextlib.suppress(OSError, ValueError):
+            found[path.name.removesuffix(PEAK).replace("-", "/")] = json.loads(path.read_text())
+    return found

@@ -86,12 +86,26 @@ class _Mute:
     def close(self) -> None: ...
 
 
-def test_nobody_was_silent_while_the_launcher_itself_stood_still() -> None:
-    people = Attendance(_Mute(), [("target", 0)], lambda worker, message: None)  # type: ignore[arg-type]
+@pytest.mark.parametrize("where", ["before it listens", "while it listens", "after it listened"])
+def test_nobody_was_silent_while_the_launcher_itself_stood_still(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    now, stall = 100.0, 7.0 if where == "while it listens" else 0.0
+    monkeypatch.setattr("dflash_run.attendance.time.monotonic", lambda: now)
+
+    class Crew(_Mute):
+        def receive(self, timeout: float) -> list[tuple[tuple[str, int], object]]:
+            nonlocal now, stall
+            now, stall = now + timeout + stall, 0.0
+            return []
+
+    people = Attendance(Crew(), [("target", 0)], lambda worker, message: None)  # type: ignore[arg-type]
     people.note(("target", 0), object())
-    heard = people.present["target", 0]
-    people.excuse(3.5)
-    assert people.present["target", 0] == heard + 3.5
+    now += 7.0 if where == "before it listens" else 0.0
+    people.receive(0.1)
+    now += 7.0 if where == "after it listened" else 0.0
+    assert people.silent(3.0) == []
+    for _ in range(40):
+        people.receive(0.1)
+    assert people.silent(3.0) == [("target", 0)]
 
 
 def test_a_second_interrupt_ends_a_run_whose_worker_is_stopped(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,19 @@ from dflash_run.cli import app  # noqa: E402
 from dflash_run.model.config import target_config  # noqa: E402
 from dflash_run.model.frozen import load_frozen  # noqa: E402
 from dflash_run.model.shape import DrafterShape  # noqa: E402
-from dflash_run.training.checkpoint import NAME, Checkpoint, Checkpoints, set_aside  # noqa: E402
+from dflash_run.training.checkpoint import (  # noqa: E402
+    METRIC,
+    NAME,
+    Checkpoint,
+    Checkpoints,
+    complete_in,
+    read,
+    set_aside,
+)
 from dflash_run.training.preparation import prepare_training  # noqa: E402
 from dflash_run.training.replica import OPTIMIZER, WEIGHTS, Replica  # noqa: E402
 from dflash_sim.cli import guarded  # noqa: E402
+from dflash_sim.folders import claimed  # noqa: E402
 from policies.faults import PipelineError  # noqa: E402
 from policies.loading import resolved  # noqa: E402
 from tests.run.training.cases import training_file, training_pipeline  # noqa: E402
@@ -270,6 +280,152 @@ def test_a_damaged_checkpoint_is_refused(
     else:
         path.unlink()
     _only(refused("--resume", str(checkpoint)), "--resume", "must be")
+
+
+_UNSOUND = {
+    "step": -1,
+    "trained": [[0, 1], [1, 2]],
+    "planned": 3.5,
+    "plan_hash": 7,
+    "config": [],
+    "versions": {"torch": 2},
+    "held_out": {"held_out_loss": "low"},
+    "lineage": [5],
+    "random": {"seed": None},
+    "shape": "wide",
+    "more": 1,
+}
+
+
+def _edited(case: Path, folder: Path, changes: dict[str, Any]) -> Path:
+    """A copy of the checkpoint whose file says something else."""
+    shutil.copytree(case / "run", folder)
+    (checkpoint,) = (folder / "checkpoints").glob("step-*")
+    content = json.loads((checkpoint / NAME).read_text()) | changes
+    (checkpoint / NAME).write_text(json.dumps(content))
+    return checkpoint
+
+
+def test_a_checkpoints_file_is_told_all_that_is_wrong_with_it(refused: Refused, case: Path, tmp_path: Path) -> None:
+    lines = refused("--resume", str(_edited(case, tmp_path / "{run}", _UNSOUND)))
+    assert len(lines) == len(_UNSOUND)
+    for key in _UNSOUND:
+        assert sum(f"`{key}`" in line and "--resume" in line and "take an earlier one" in line for line in lines) == 1
+
+
+@pytest.mark.parametrize(
+    "trained",
+    [
+        [],
+        {"0": 1},
+        *([pair] for pair in ([0, 12], [0, 10**15], [3, 2], [-1, 2], [True, 2], ["0", 2], [2])),
+        [[4, 5], [0, 1]],
+    ],
+)
+def test_batches_that_no_plan_has_are_refused_before_they_are_counted(
+    refused: Refused, case: Path, tmp_path: Path, trained: object
+) -> None:
+    _only(refused("--resume", str(_edited(case, tmp_path / "run", {"trained": trained}))), "--resume", "`trained`")
+
+
+def test_a_checkpoint_that_counts_other_batches_than_the_plan_is_refused(
+    refused: Refused, case: Path, tmp_path: Path
+) -> None:
+    changes = {"planned": 10**15, "trained": [[0, 10**14]]}
+    _only(refused("--resume", str(_edited(case, tmp_path / "run", changes))), "--resume", "planned", "12 batches")
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"format": true}', '{"format": 1e999}', '{"format": 1, "step": ' + "9" * 9999 + "}"]
+)
+def test_a_checkpoints_file_that_cannot_be_read_is_refused(
+    refused: Refused, case: Path, tmp_path: Path, text: str
+) -> None:
+    checkpoint = _edited(case, tmp_path / "{run}", {})
+    (checkpoint / NAME).write_text(text)
+    _only(refused("--resume", str(checkpoint)), "--resume", "must be a whole checkpoint")
+
+
+@pytest.mark.parametrize("says", [True, False])
+def test_a_target_of_other_depth_than_the_checkpoints_is_refused(
+    refused: Refused, case: Path, tmp_path: Path, says: bool
+) -> None:
+    """By the sizes that a checkpoint says, or by the target that its file names."""
+    shutil.copytree(case / "target", tmp_path / "deeper")
+    config = json.loads((case / "target" / "config.json").read_text())
+    shape = {"target_layers": config["num_hidden_layers"], "layers": 1} if says else {}
+    config["num_hidden_layers"] += 2
+    if "layer_types" in config:
+        config["layer_types"] += config["layer_types"][:2]
+    (tmp_path / "deeper" / "config.json").write_text(json.dumps(config))
+    checkpoint = _edited(case, tmp_path / "run", {"shape": shape})
+    lines = refused("--resume", str(checkpoint), "--set", f"model.name_or_path={tmp_path / 'deeper'}")
+    _only(lines, "model.name_or_path", "target_layers 4, not 6")
+
+
+def test_a_resumed_training_does_not_write_into_the_folder_that_it_goes_on_from(
+    refused: Refused, case: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(case / "run", tmp_path / "run")
+    for resume in ("run", "run/checkpoints", "run/checkpoints/step-00000002"):
+        lines = refused("--resume", str(tmp_path / resume), "-o", str(tmp_path / "run"))
+        _only(lines, "-o", "another folder", "leave -o out")
+    assert complete_in(tmp_path / "run" / "checkpoints")
+    with pytest.raises(_Started):  # another one's are set aside as those of any earlier training
+        refused("--resume", str(case / "run"), "-o", str(tmp_path / "run"))
+    assert complete_in(tmp_path / "run" / "checkpoints-1") and not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_folder_in_which_another_run_is_at_work_is_left_as_it_is(
+    refused: Refused, case: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(case / "run", tmp_path / "run")
+    with claimed(tmp_path / "run"):
+        before = sorted(tmp_path.rglob("*"))
+        _only(refused("-o", str(tmp_path / "run")), "-o", "no other run")
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_finished_training_has_nothing_left_and_leaves_no_folder(
+    case: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = _edited(case, tmp_path / "run", {"trained": [[0, 11]]})
+    given = ["train", "--resume", str(checkpoint), "-o", str(tmp_path / "out"), "--json"]
+    assert guarded(app, given) == 0 and not (tmp_path / "out").exists()
+    said = capfd.readouterr()
+    assert "nothing is left to train" in said.err and json.loads(said.out)["training"]["trained_before"] == 12
+
+
+def test_data_of_which_nothing_is_left_to_train_on_are_refused(refused: Refused, tmp_path: Path) -> None:
+    data = _lines(tmp_path / "one.jsonl", {"input_ids": [1, 2, 3, 4]})
+    for share in ("0.6", "0.1"):
+        _only(refused("--set", f"data.path={data}", "--set", f"data.held_out={share}"), "data.held_out", "lower it")
+
+
+def test_an_output_folder_that_is_named_nothing_or_cannot_be_written_is_refused(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _only(refused("-o", ""), "-o", "must name a folder")
+    _only(refused("-o", "/proc/nothing"), "-o", "/proc/nothing", "can be written", "give another")
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "out")
+    _only(refused(), "-o", "can be written", "give another")
+
+
+def test_only_checkpoints_of_its_own_run_are_ever_removed(case: Path, tmp_path: Path) -> None:
+    shutil.copytree(case / "run", tmp_path / "run")
+    (there,) = complete_in(tmp_path / "run" / "checkpoints")
+    kept, said = Checkpoints(tmp_path / "run", 1), read(there)
+    for step in (1, 4, 2, 5):
+        making = Path(kept.begin(step))
+        making.mkdir()
+        if step == 2:
+            with pytest.raises(FileExistsError, match="of another training"):
+                kept.complete(str(making), replace(said, step=step))
+            kept.forget(str(making))
+        else:
+            kept.complete(str(making), replace(said, step=step, held_out={METRIC: float("nan")}))
+    names = [path.name for path in complete_in(tmp_path / "run" / "checkpoints")]
+    assert names == ["step-00000002", "step-00000005"] and read(there) == said
 
 
 def test_checkpoints_of_an_earlier_training_are_set_aside(case: Path, tmp_path: Path) -> None:

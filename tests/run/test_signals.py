@@ -1,0 +1,97 @@
+"""Signals that go to a run's whole process group: workers do not hear them, the launcher ends in order."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dflash_run.crew import ProcessCrew
+from dflash_run.messages import Finish, Forget, Received
+from dflash_run.worker import Mail
+from dflash_sim.interrupts import SIGNALS, interruptible
+
+WORKER = ("target", 0)
+
+
+def echo(mail: Mail) -> None:
+    """Says first who it is, then answers everything."""
+    mail.send(Received(os.getpid()))
+    while not isinstance(message := mail.get(None), Finish):
+        assert isinstance(message, Forget)
+        mail.send(Received(message.batch))
+
+
+def heard(crew: ProcessCrew) -> object:
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        for _, message in crew.receive(0.1):
+            return message
+    raise AssertionError("nothing was said")
+
+
+@pytest.fixture
+def crew() -> Iterator[ProcessCrew]:
+    made = ProcessCrew({WORKER: echo})
+    yield made
+    made.close()
+
+
+def test_workers_do_not_hear_what_is_sent_to_the_whole_group(crew: ProcessCrew) -> None:
+    told = heard(crew)
+    assert isinstance(told, Received)
+    for number in SIGNALS:
+        os.kill(told.batch, number)
+    crew.post(WORKER, Forget(7))
+    assert heard(crew) == Received(7)
+
+
+def test_workers_end_with_a_launcher_that_does_not_close_them(tmp_path: Path) -> None:
+    """Neither an exit without `close` nor a SIGKILL leaves one behind."""
+    script = (
+        "import os, signal, sys\n"
+        "from dflash_run.crew import ProcessCrew\n"
+        "from tests.run.test_signals import WORKER, echo, heard\n"
+        "if __name__ == '__main__':\n"
+        "    crew = ProcessCrew({WORKER: echo})\n"
+        "    print(heard(crew).batch, flush=True)\n"
+        "    if sys.argv[1] == 'killed':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    (tmp_path / "launcher.py").write_text(script)
+    root = str(Path(__file__).parents[2])
+    for how in ("killed", "ended"):
+        command = [sys.executable, str(tmp_path / "launcher.py"), how]
+        path = os.pathsep.join([root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        told = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, timeout=60)
+        worker = int(told.stdout)
+        until = time.monotonic() + 10
+        while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{worker}").exists(), how
+
+
+@pytest.mark.parametrize("number", sorted(SIGNALS))
+def test_each_signal_asks_for_the_end_and_only_a_later_one_insists(number: int) -> None:
+    with interruptible() as interrupted:
+        assert not interrupted()
+        os.kill(os.getpid(), number)
+        assert interrupted()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGTERM)  # `timeout` sends it twice
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_hangup_stays_ignored_under_nohup() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible() as interrupted:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not interrupted()
+    finally:
+        signal.signal(signal.SIGHUP, before)
