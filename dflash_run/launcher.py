@@ -13,7 +13,9 @@ from typing import Any, Final
 
 from dflash_run.attendance import TICK_S, Attendance
 from dflash_run.briefing import Briefing
+from dflash_run.ceremony import assemble, close
 from dflash_run.crew import Crew, Worker
+from dflash_run.limits import Limits
 from dflash_run.messages import (
     Applied,
     Broken,
@@ -38,19 +40,6 @@ _BREAKS: Final = 5
 """How often the drafters' group may break without a step between."""
 _REFUSALS: Final = 3
 """How often a batch may arrive spoilt before its target is given up."""
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """When a run ends before its data do."""
-
-    at_s: float | None = None
-    """Model seconds."""
-    watchdog_s: float = 600.0
-    """Wall seconds after which a worker that should compute, and is silent, is given up."""
-    start_s: float = 60.0
-    """Wall seconds that workers may take to start."""
-    close_s: float = 0.0
-    """Wall seconds that a step being applied, and the last checkpoint, may take when the run is stopped."""
 
 
 @dataclass
@@ -114,9 +103,9 @@ class Launcher:
         self._sources: dict[int, int] = {}
         self._stopping: tuple[str, float] | None = None
         """Why the run is to be stopped, and until when a step being applied may take, by the wall."""
-        workers: list[Worker] = [("target", t) for t in dispatcher.targets]
-        workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
-        self._people = Attendance(crew, workers, briefing.heard)
+        self._workers: list[Worker] = [("target", t) for t in dispatcher.targets]
+        self._workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
+        self._people = Attendance(crew, self._workers, briefing.heard)
 
     def now(self) -> float:
         """Model seconds since the start; 0 before it."""
@@ -129,7 +118,8 @@ class Launcher:
 
     def run(self) -> float:
         """Run to the end; returns the time then."""
-        self._assemble()
+        group = self._recovery.first_group if self._grouped else None
+        assemble(self._people, self._briefing, self._limits, self._workers, group, self._interrupted)
         self._start = time.monotonic()
         try:
             self._begin()
@@ -199,33 +189,6 @@ class Launcher:
     def _clock(self) -> float:
         return max((time.monotonic() - self._start) * self._speedup, self._now)
 
-    # The start and the end ------------------------------------------------------------------------------------------
-
-    def _assemble(self) -> None:
-        """Wait until every worker has started and is prepared: that is t = 0."""
-        people, until = self._people, time.monotonic() + self._limits.start_s
-        for worker in people.wait(until, self._interrupted):
-            people.gone[worker] = f"did not start within {self._limits.start_s:.0f} s"
-            people.present[worker] = time.monotonic()
-        drafters = self._started("drafter")
-        if self._grouped and len(drafters) > 1:
-            group = self._recovery.first_group(drafters)
-            for drafter in drafters:
-                people.send(("drafter", drafter), group)
-        asked = True
-        while asked and not self._interrupted():
-            posts = list(self._briefing.openers(self._started("target"), self._started("drafter")))
-            for worker, message in posts:
-                people.busy(worker)
-                people.send(worker, message)
-            asked = bool(posts)
-            for worker in people.wait(until, self._interrupted, self._limits.watchdog_s):
-                people.gone[worker] = f"was not prepared within {self._limits.start_s:.0f} s"
-
-    def _started(self, role: str) -> tuple[int, ...]:
-        everyone = self._dispatcher.targets if role == "target" else self._dispatcher.dispatch.consumers
-        return tuple(number for number in everyone if (role, number) not in self._people.gone)
-
     def _begin(self) -> None:
         dispatcher = self._dispatcher
         for worker, why in sorted(self._people.gone.items()):
@@ -239,25 +202,8 @@ class Launcher:
             self._load_next()
 
     def _close(self) -> None:
-        """After the end: what is still to be asked of the drafters, a last checkpoint for instance."""
-        if not self._limits.close_s:
-            return
-        people, limits, asked = self._people, self._limits, True
-        while asked:
-            people.forget_absent()
-            for worker, message in self._briefing.closers(tuple(people.drafters()), not self._applying):
-                people.send(worker, message)
-            owing = people.forget_absent()
-            for worker in owing:
-                people.busy(worker)
-            for worker in people.wait(time.monotonic() + limits.close_s, silent_s=limits.watchdog_s):
-                people.abandon(worker)
-                people.gone[worker] = f"did not close within {limits.close_s:g} s"
-            for worker, why in people.gone.items():
-                if worker in owing:
-                    self.failures.append(f"{named(worker)}: {why}, at the end")
-                people.strike(worker)
-            asked = bool(owing)
+        for worker, why in close(self._people, self._briefing, self._limits, settled=not self._applying):
+            self.failures.append(f"{named(worker)}: {why}, at the end")
 
     # What workers say -----------------------------------------------------------------------------------------------
 

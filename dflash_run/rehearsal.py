@@ -7,7 +7,8 @@ from pathlib import Path
 
 from dflash_run.briefing import Posts
 from dflash_run.crew import ProcessCrew, ThreadCrew, Worker
-from dflash_run.launcher import Launcher, Limits
+from dflash_run.launcher import Launcher
+from dflash_run.limits import Limits
 from dflash_run.messages import Apply, Compute, Forget, Train
 from dflash_run.payload import PayloadStore
 from dflash_run.worker import Orders, work

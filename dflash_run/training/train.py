@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dflash_run.crew import Crew, ProcessCrew, Worker
-from dflash_run.launcher import Launcher, Limits
+from dflash_run.launcher import Launcher
+from dflash_run.limits import Limits
 from dflash_run.training.briefing import TrainingBriefing
 from dflash_run.training.checkpoint import Checkpoint, Checkpoints, remove_unfinished
 from dflash_run.training.devices import DeviceSampler

@@ -152,8 +152,10 @@ def test_random_rehearsals_with_faults_in_threads_lose_nothing(block: int, tmp_p
 
 @pytest.mark.parametrize("seed", [840, 855])
 def test_the_last_drafter_may_die_while_the_group_of_another_is_rebuilt(seed: int, tmp_path: Path) -> None:
-    """Once it hung: the first one's loss was told with the new group, which never came. Who is heard of first, the dead or
-    the hanging one, is the machine's business."""
+    """Once it hung: the first one's loss was told with the new group, which never came.
+
+    Whether the end is the death or the silence depends on which is heard first.
+    """
     assert check(seed, "threads", tmp_path)["stop_reason"] in ("worker_lost", "watchdog")
 
 
