@@ -67,8 +67,9 @@ def rehearse_command(
     if compute not in COMPUTES:
         faults.append(Fault("--compute", compute, f"must be {' or '.join(COMPUTES)}"))
     if compute == "torch" and (driver, speedup) != ("threads", 1.0):
-        given = f"--driver {driver} --speedup {speedup:g}"
-        faults.append(Fault("--compute", compute, f"goes with threads and real time, not {given}", "leave them out"))
+        given = [f"--driver {driver}"] * (driver != "threads") + [f"--speedup {speedup:g}"] * (speedup != 1.0)
+        rule = f"goes with threads and real time, not {' '.join(given)}"
+        faults.append(Fault("--compute", compute, rule, "leave them out"))
     if driver not in CREWS:
         faults.append(Fault("--driver", driver, f"must be {' or '.join(CREWS)}"))
     if not 1e-6 <= speedup < float("inf"):

@@ -58,7 +58,8 @@ class Durations:
 
     `anchors` is stated in the drafters' records. `factors` are divided out: the times are those of a batch of factor 1.
     `placement` is the pipeline's, `readers` are the only readers of the hidden-state lanes, None (or nothing) where
-    all read: what they spare a copy is no transfer.
+    all read: what they spare a copy is no transfer. `hidden`: copies to a drafter that computes count too; a
+    real one says that they have ended only when it looks up from launching, which is no measure of them.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Durations:
         factors: Factors | None = None,
         placement: str | None = None,
         readers: Sequence[int | None] = (),
+        hidden: bool = True,
     ) -> None:
         self.rows: list[WorkRecord] = []
         """What targets and drafters computed, each worker's in its own order."""
@@ -86,6 +88,7 @@ class Durations:
         self._factors = factors or {}
         self._placement = placement
         self._readers = readers
+        self._hidden = hidden
         self._loader_since = 0.0
         self._assigned: dict[tuple[int, int], float] = {}
         self._stepping: dict[int, tuple[float, tuple[int, ...]]] = {}
@@ -148,12 +151,13 @@ class Durations:
     def _deliver(self, now: float, effect: Deliver) -> None:
         reader = self._readers[effect.lane] if effect.lane < len(self._readers) else None
         copied = copies(self._placement, effect, reader, len(self._desks))
-        self._desks[effect.drafter].coming[effect.batch] = now, copied
+        desk = self._desks[effect.drafter]
+        desk.coming[effect.batch] = now, copied and (self._hidden or not desk.received)
 
     def _received(self, now: float, drafter: int, batch: int) -> None:
         desk = self._desks[drafter]
         since, copied = desk.coming.pop(batch)
-        if copied and not desk.unsure:
+        if copied and not desk.unsure and (self._hidden or not desk.received):
             self.transfer.append(now - max(since, desk.arrived))
         desk.unsure = desk.unsure and not copied
         desk.arrived = desk.received[batch] = now

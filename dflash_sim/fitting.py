@@ -58,6 +58,13 @@ def _readers(config: Any, drafters: int) -> Sequence[int]:
     return range(drafters) if fixed else ()
 
 
+def _computes(header: Header) -> bool:
+    """Whether its drafters really computed, as those of a training and of a rehearsal with real kernels do."""
+    return header.kind == "training" or (
+        header.kind == "rehearsal" and _value(header.config, "model", "name_or_path") is not None
+    )
+
+
 def fit_trace(trace: Trace, *, per_worker: bool = False) -> Profile:
     """What a recorded run measured. Raises TimingsError for a run in which nothing was."""
     config = trace.header.config
@@ -68,6 +75,7 @@ def fit_trace(trace: Trace, *, per_worker: bool = False) -> Profile:
         factors=_factors(trace.header),
         placement=charged(_value(config, "dispatch", "placement"), _value(config, "memory", "staging")),
         readers=_readers(config, trace.header.drafters),
+        hidden=not _computes(trace.header),
     )
     try:
         feed(trace, durations)

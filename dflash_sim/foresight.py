@@ -171,7 +171,10 @@ class Foresight:
         )
         self.rate = steady.rate if isinstance(steady, SteadyRate) else None
         """Predicted tokens/s, once it is steady."""
-        self._named: set[str] = set()
+        self._named: set[tuple[str, bool]] = set()
+        """Sides that were warned of and have not come back since, and whether they had grown."""
+        self._apart_at = 0.0
+        """When the run was last parted from its prediction."""
 
     def look(self, now: float) -> str | None:
         """Compare the run as of now; a warning, if there is a new one."""
@@ -181,9 +184,15 @@ class Foresight:
         self._seen.append((now, counted))
         found = self._parting(now, counted)
         self.sentence = None if found is None else found.sentence()
-        if found is None or found.side in self._named:
+        if found is None:
+            if now - self._apart_at > _WINDOW * now:  # together for so long: what moves again is news
+                self._named.clear()
             return None
-        self._named.add(found.side)
+        self._apart_at = now
+        named = found.side, found.factor is None or found.factor > 1
+        if named in self._named:
+            return None
+        self._named.add(named)
         self.warnings.append(f"at {now:,.0f} s the run parted from its prediction: {found.sentence()}")
         return self.warnings[-1]
 

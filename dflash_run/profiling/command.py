@@ -8,8 +8,9 @@ from rich.console import Console
 
 from dflash_run.profiling.measuring import Effort
 from dflash_run.training.preparation import prepare_training
-from dflash_sim.cli import print_measured
+from dflash_sim.cli import check_outputs, print_measured
 from dflash_sim.fitting import save_timings
+from policies.faults import Fault, PipelineError
 from policies.loading import load, replaced
 
 
@@ -30,6 +31,10 @@ def profile_file(
 
     for library in ("huggingface_hub", "transformers", "accelerate"):
         logging.getLogger(library).setLevel(logging.ERROR)
+    if sizes is not None and not rehearsal:
+        rule = "goes with --rehearsal: the workers of a training have GPUs of their own"
+        raise PipelineError([Fault("--multiprocessors", ",".join(map(str, sizes)), rule, "leave one out")])
+    _check_out(out)
     pipeline = load(file, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
     pipeline, gpus = replaced(pipeline, {"faults": []}), torch.cuda.device_count()
     people = Console(stderr=True)
@@ -55,3 +60,10 @@ def profile_file(
     else:
         print_measured(found)
     return 0
+
+
+def _check_out(out: Path) -> None:
+    """What takes minutes to measure can be written."""
+    if out.is_dir():
+        raise PipelineError([Fault("-o", str(out), "must be a file; it is a folder", "e.g. -o timings.json")])
+    check_outputs(out.absolute().parent)

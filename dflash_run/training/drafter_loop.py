@@ -98,6 +98,7 @@ class DrafterLoop:
     def _run_once(self) -> bool:
         """Whether it is to rest then; else it has been told to finish."""
         mail = self._bench.mail
+        self._bench.settle()
         mail.send(Ready())
         try:
             while not isinstance(message := mail.get(self._patience()), Finish | Rest):

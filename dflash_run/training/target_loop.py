@@ -45,7 +45,9 @@ class TargetLoop:
     def _run_once(self) -> bool:
         """Whether it is to rest then; else it has been told to finish."""
         mail = self._bench.mail
-        mail.send(Ready(self._probe()))
+        probe = self._probe()
+        self._bench.settle()
+        mail.send(Ready(probe))
         while not isinstance(message := mail.get(None), Finish | Rest):
             self._handle(message)
         return isinstance(message, Rest)

@@ -246,9 +246,9 @@ def test_whatever_happens_every_duration_is_one_that_was_drawn(case: Case, tmp_p
         assert found == pytest.approx([seconds or 0.0] * len(found), abs=1e-9)
 
 
-def observed(*exchanges: Exchange, placement: str | None = None) -> Durations:
+def observed(*exchanges: Exchange, placement: str | None = None, hidden: bool = True) -> Durations:
     work = PlannedWork(tokens=[8] * 4, slots=[8] * 4, samples=[1] * 4, length=[8] * 4, bucket=[0] * 4)
-    durations = Durations(work=work, drafters=2, placement=placement)
+    durations = Durations(work=work, drafters=2, placement=placement, hidden=hidden)
     durations.observe(exchanges)
     return durations
 
@@ -300,6 +300,19 @@ def test_only_copies_that_the_placement_asks_for_are_transfers() -> None:
     assert observed(*calls).transfer == [0.0, 0.5]
     assert observed(*calls, placement="producer").transfer == [0.5]
     assert observed(*calls, placement="taker").transfer == []
+
+
+def test_of_a_real_drafter_only_copies_count_for_which_it_waited() -> None:
+    """While it launches it hears of nothing: when it says that a copy has ended is then no measure of the copy."""
+    calls: list[Exchange] = [
+        (0.0, "drafter_ready", (0,), [deliver(0), deliver(1)]),
+        (0.5, "received", (0, 0), []),
+        (0.5, "load", (0, 1), [deliver(2)]),
+        (7.0, "received", (0, 1), []),
+        (7.5, "received", (0, 2), []),
+    ]
+    assert observed(*calls).transfer == [0.5, 6.5, 0.5]
+    assert observed(*calls, hidden=False).transfer == [0.5]
 
 
 def test_the_loader_is_measured_from_the_admission_of_its_last_batch() -> None:

@@ -64,6 +64,17 @@ def test_a_planted_slow_down_is_named_while_the_run_goes_on(tmp_path: Path, real
     assert len(foresight.warnings) == 1 and sentence in foresight.warnings[0]
 
 
+def test_a_side_that_comes_back_and_moves_the_other_way_is_named_again(tmp_path: Path) -> None:
+    """Fast, then as predicted, then slow: the second warning is what the first must not keep back."""
+    factors = [0.4] * 40 + [1.0] * 60 + [4.0] * 100
+    even = [{"tokens": 1_000, "seconds": 1} for _ in factors]
+    odd = [{"tokens": 1_000, "seconds": factor} for factor in factors]
+    foresight = beside(tmp_path, work(data={"batches": even}), work(data={"batches": odd}))
+    assert len(foresight.warnings) == 2 and all("drafters: step time" in line for line in foresight.warnings)
+    first, second = (float(line.split("step time ")[1].split("×")[0]) for line in foresight.warnings)
+    assert first < 1 < second
+
+
 def test_the_end_is_foreseen_after_a_tenth_of_a_run_that_slows_down_as_its_data_grow(tmp_path: Path) -> None:
     predicted, _ = foreseen(work())
     real = simulate(work(drafter=1.3))
