@@ -104,10 +104,15 @@ def _worker_table(workers: Iterable[Mapping[str, Any]]) -> RenderableType:
     table = _table("worker", *_STATES, "batches", "tokens", "")
     for worker in workers:
         life = worker["lifetime_s"]
-        shares = [f"{worker[f'{state}_s'] / life:.1%}" if life > 0 else "–" for state in _STATES]
+        shares = [_share(worker[f"{state}_s"], life) for state in _STATES]
         lost = f"lost after {duration(life)}" if worker["lost"] else ""
         table.add_row(worker["name"], *shares, f"{worker['batches']:,}", f"{worker['tokens']:,}", lost)
     return table
+
+
+def _share(seconds: float | None, life: float | None) -> str:
+    """None where the number was not finite, which JSON cannot hold."""
+    return "–" if seconds is None or not life else f"{seconds / life:.1%}"
 
 
 def _lane_table(lanes: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -168,4 +173,5 @@ def _comparison_row(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _starved(worker: Mapping[str, Any]) -> float:
-    return float(worker["starved_s"] / worker["lifetime_s"]) if worker["lifetime_s"] > 0 else 0.0
+    starved, life = worker["starved_s"], worker["lifetime_s"]
+    return float(starved / life) if starved is not None and life else 0.0
