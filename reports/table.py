@@ -66,6 +66,9 @@ def print_comparison(console: Console, comparison: Mapping[str, Any], title: str
         summary = entry["summary"]
         line = f"[bold]{escape(entry['policy'])}[/bold] lanes {escape(lane_text(summary['lanes']))}; "
         console.print(line + escape(summary["verdict"]["text"]), highlight=False)
+    # Once: policies share their times.
+    for line in dict.fromkeys(line for entry in comparison["policies"] for line in _doubts(entry["summary"])):
+        console.print(line, highlight=False)
     console.print(escape(comparison["outcome"]), highlight=False)
 
 
@@ -127,6 +130,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     notes = [f"lanes {escape(lane_text(summary['lanes']))}, at most {summary['max_outstanding']} outstanding"]
     notes += _mixing(summary["mixing"]) + _memory(summary["memory"])
     notes += [f"times: {escape(text)}" for text in summary.get("timings_used", ())]
+    notes += _doubts(summary)
     notes += [f"[red]failed[/red] {escape(text)}" for text in summary["failures"]]
     if is_incomplete(summary):
         notes.append(f"[red]incomplete: {summary['stop_reason']}[/red]")
@@ -135,6 +139,10 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
             for each in summary.get("waiting", ())
         ]
     return [*notes, f"[bold]verdict[/bold] {escape(summary['verdict']['text'])}"]
+
+
+def _doubts(summary: Mapping[str, Any]) -> list[str]:
+    return [f"[yellow]doubtful[/yellow] {escape(text)}" for text in summary.get("timings_doubted", ())]
 
 
 def _mixing(mixing: Mapping[str, Any]) -> list[str]:

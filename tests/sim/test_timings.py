@@ -346,6 +346,16 @@ def test_a_fault_far_down_is_told_with_a_short_key() -> None:
     assert fault.startswith("machine") and "…" in fault and len(fault) < 300
 
 
+@pytest.mark.parametrize(("spread", "doubted"), [(1.0, False), (9.0, True)])
+def test_a_model_far_off_its_own_samples_is_doubted_in_words(spread: float, doubted: bool) -> None:
+    known = ((100, 1.0), (110, spread), (120, 1.0), (130, spread))
+    _, used = draw(profile([shape(1, length, [seconds]) for length, seconds in known]), Plan([(1, 105), (1, 100)]))
+    doubt = used["target"].doubt()
+    assert (doubt is not None) == doubted
+    if doubt is not None:
+        assert doubt.startswith("target: 1 of 2 batches") and "profile again" in doubt and "\n" not in doubt
+
+
 def test_every_fault_is_named_in_one_pass() -> None:
     bad = json.loads(json.dumps(FULL))
     bad["target"]["samples"][0]["seconds"][1] = -1
