@@ -250,10 +250,12 @@ def planned_faults(pipeline: Pipeline) -> list[PlannedFault]:
 
 
 def timings_used(run: Run) -> dict[str, Any]:
-    """Where measured times came from, a sentence for each role; nothing where the file gave numbers."""
+    """Where measured times came from, a sentence for each role, and doubts; nothing where the file gave numbers."""
     if run.measured is None:
         return {}
-    return {"timings_used": [run.measured.used[role].text() for role in ("target", "drafter")]}
+    used = [run.measured.used[role] for role in ("target", "drafter")]
+    doubts = [doubt for each in used if (doubt := each.doubt()) is not None]
+    return {"timings_used": [each.text() for each in used], **({"timings_doubted": doubts} if doubts else {})}
 
 
 def memory_report(run: Run) -> Mapping[str, Any]:

@@ -26,7 +26,7 @@ from typing import Any, Final
 import simpy
 from simpy.events import Event, Timeout
 
-from dflash_sim.timings_file import Profile, TimingsError
+from dflash_sim.timings_file import REMEDY, InterferenceProfile, Profile, TimingsError, shown
 from policies.pipeline import Pipeline
 
 Index = int
@@ -40,6 +40,7 @@ STEP: Final = "step"
 """What a worker does, by the names that pairs give its factors."""
 _SURE: Final = 2.0
 """Standard errors by which a measured factor must exceed 1 to count."""
+_MOST_THREADS: Final = 65536
 _DONE: Final = 1e-12
 """Work below this share of the service is rounding."""
 
@@ -205,15 +206,21 @@ def interference_of(pipeline: Pipeline, profile: Profile) -> Interference | None
         usual = "cpu" if settings.get(f"{role}_device") == "cpu" else None
         devices += [usual] * workers if names is None else ["cuda:0" if name == "cuda" else name for name in names]
         roles += [role] * workers
-    threads = settings.get("threads")
-    found = composed(
-        profile.interference, devices=devices, roles=roles, threads=threads if isinstance(threads, int) else 1
-    )
+    found = composed(profile.interference, devices=devices, roles=roles, threads=_threads(profile))
     return found if found.matters else None
 
 
+def _threads(profile: Profile) -> int:
+    """Of a worker on the CPU, by the settings, which are a free mapping. Raises TimingsError."""
+    threads = profile.settings.get("threads", 1)
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS:
+        rule = f"must be a whole number from 1 to {_MOST_THREADS}; {REMEDY}"
+        raise TimingsError([f"settings.threads: {shown(threads)}: {rule}"])
+    return threads
+
+
 def composed(
-    measured: Mapping[str, Any],
+    measured: InterferenceProfile,
     *,
     devices: Sequence[str | None],
     roles: Sequence[str],
@@ -224,8 +231,7 @@ def composed(
     `devices`: each worker's, None where the file names none; `roles`: `target` or `drafter`. Two workers on one GPU
     take the pair measured on a GPU, all others the host's. Workers on the CPU use `threads` cores of it.
     """
-    _check(measured)
-    host = float(measured.get("cores") or 0) or float("inf")
+    host = measured.cores or float("inf")
     cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
 
     def matrix(kind: str) -> Matrix | None:
@@ -248,31 +254,19 @@ def composed(
     )
 
 
-def _check(measured: Mapping[str, Any]) -> None:
-    """Raises TimingsError: the mapping is free, but what is used of it must be usable."""
-    cores, pairs = measured.get("cores", 1), measured.get("pairs", [])
-    faults = []
-    if isinstance(cores, bool) or not isinstance(cores, (int, float)) or cores <= 0:
-        faults.append(f"interference.cores: {cores!r}: must be a number above 0; profile again")
-    if not isinstance(pairs, (list, tuple)):
-        faults.append(f"interference.pairs: {pairs!r}: must be a list; profile again")
-    if faults:
-        raise TimingsError(faults)
+def _pairs(measured: InterferenceProfile, kind: str) -> dict[tuple[str, str, bool], float]:
+    """(role, role of the other, whether on one GPU) → factor; 1 where it is not above 1 by more than its error.
 
-
-def _pairs(measured: Mapping[str, Any], kind: str) -> dict[tuple[str, str, bool], float]:
-    """(role, role of the other, whether on one GPU) → factor; 1 where it is not above 1 by more than its error."""
+    Where pairs differ only in which GPU they share, or in whose place is first, their mean counts.
+    """
     found: dict[tuple[str, str, bool], list[tuple[float, float]]] = {}
-    for number, pair in enumerate(measured.get("pairs", ())):
-        try:
-            on_gpu = str(pair["shared"]).startswith("cuda")
-            for side, other in (("a", "b"), ("b", "a")):
-                if kind == COMPUTE or f"{kind}_{side}" in pair:
-                    factor, error = pair[f"{kind}_{side}"], pair.get(f"{kind}_{side}_error", 0.0)
-                    found.setdefault((pair[side], pair[other], on_gpu), []).append((float(factor), float(error)))
-        except (KeyError, TypeError, ValueError):
-            rule = "must be a mapping of a, b, shared, factor_a and factor_b; profile again"
-            raise TimingsError([f"interference.pairs.{number}: {rule}"]) from None
+    for pair in measured.pairs:
+        on_gpu = pair.shared.startswith("cuda")
+        for role, other, side in ((pair.a, pair.b, "a"), (pair.b, pair.a, "b")):
+            factor: float | None = getattr(pair, f"{kind}_{side}")
+            if factor is not None:
+                error: float = getattr(pair, f"{kind}_{side}_error")
+                found.setdefault((role, other, on_gpu), []).append((factor, error))
     return {key: _sure(values) for key, values in found.items()}
 
 

@@ -10,7 +10,9 @@
      "step": {"seconds": […]}, "loader": {"seconds": […]},
      "transfer": {"seconds": […], "bytes_per_second": […]},
      "hidden_bytes_per_token": 51200,
-     "interference": {…}, "memory": {…}}                      free mappings
+     "interference": {"cores": 64, "pairs": [{"a": "target", "b": "drafter", "shared": "cuda:0",
+                                              "factor_a": 1.5, "factor_b": 1.3, …}, …]},
+     "memory": {…}}                                          a free mapping
 
 Only `version` is required. Times are raw samples in seconds, not means. `docs/timings.md` says it at length.
 """
@@ -19,19 +21,26 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 MAX_FAULTS = 50
 
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+# Bounds that no machine comes near, and within which no arithmetic of a simulation overflows.
+Seconds = Annotated[float, Field(strict=True, ge=1e-12, le=1e9, allow_inf_nan=False)]
+SecondsOrNone = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
+BytesPerSecond = Annotated[float, Field(strict=True, ge=1, le=1e15, allow_inf_nan=False)]
+BytesPerToken = Annotated[float, Field(strict=True, gt=0, le=1e12, allow_inf_nan=False)]
+Factor = Annotated[float, Field(strict=True, ge=1e-6, le=1e6, allow_inf_nan=False)]
+Deviation = Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
+Cores = Annotated[float, Field(strict=True, ge=1e-3, le=1e6, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]
 
 Item = TypeVar("Item")
@@ -50,6 +59,22 @@ def _json(value: dict[str, Any]) -> dict[str, Any]:
 
 
 Free = Annotated[dict[str, JsonValue], AfterValidator(_json)]
+Role = Literal["target", "drafter"]
+
+
+def _shared(name: str) -> str:
+    if not re.fullmatch(r"host|cpu|cuda(:[0-9]{1,4})?", name):
+        raise ValueError("should be host, cpu or a GPU's name such as cuda:0")
+    return name
+
+
+def _once(pairs: tuple[PairProfile, ...]) -> tuple[PairProfile, ...]:
+    # Which of two measurements of one pair counts is not for a reader to guess.
+    counted = Counter((*sorted((pair.a, pair.b)), pair.shared) for pair in pairs)
+    for (a, b, shared), times in counted.items():
+        if times > 1:
+            raise ValueError(f"{a} and {b} that share {shared} are given {times} times: keep one of them")
+    return pairs
 
 
 class TimingsError(ValueError):
@@ -73,8 +98,8 @@ class ShapeSamples(_Strict):
     """Padded length of each, in tokens; the batch has batch_size × length slots."""
     anchors: Annotated[int, Field(strict=True, ge=0, le=2**31 - 1)] | None = None
     """Anchors a sample (drafters); None where unknown."""
-    seconds: Annotated[tuple[Positive, ...], AfterValidator(_not_empty)]
-    parts: dict[str, tuple[NotNegative, ...]] = {}
+    seconds: Annotated[tuple[Seconds, ...], AfterValidator(_not_empty)]
+    parts: dict[str, tuple[SecondsOrNone, ...]] = {}
     """What the seconds are made of (forward, backward, …), for people; not used in predictions."""
 
 
@@ -82,27 +107,57 @@ class RoleProfile(_Strict):
     """The times of targets, or of drafters."""
 
     samples: Annotated[tuple[ShapeSamples, ...], AfterValidator(_not_empty)]
-    first_seconds: tuple[Positive, ...] = ()
+    first_seconds: tuple[Seconds, ...] = ()
     """Whole seconds of workers' first batches (compilation included)."""
-    cold_first_seconds: tuple[Positive, ...] = ()
+    cold_first_seconds: tuple[Seconds, ...] = ()
     """The same before anything was compiled on the machine, for people; not used in predictions."""
-    worker_factors: tuple[Positive, ...] = ()
+    worker_factors: tuple[Factor, ...] = ()
     """Where workers of the role differ: worker i takes `worker_factors[i]` × the samples' time."""
 
 
 class SecondsProfile(_Strict):
     """Seconds of the loader for one batch, or of one optimizer step."""
 
-    seconds: Annotated[tuple[NotNegative, ...], AfterValidator(_not_empty)]
-    parts: dict[str, tuple[NotNegative, ...]] = {}
+    seconds: Annotated[tuple[SecondsOrNone, ...], AfterValidator(_not_empty)]
+    parts: dict[str, tuple[SecondsOrNone, ...]] = {}
     """What the seconds are made of (all-reduce, optimizer), for people; not used in predictions."""
 
 
 class TransferProfile(_Strict):
     """Seconds of copying one batch, or the copy's bandwidth (used first, where batch sizes are known)."""
 
-    seconds: tuple[NotNegative, ...] = ()
-    bytes_per_second: tuple[Positive, ...] = ()
+    seconds: tuple[SecondsOrNone, ...] = ()
+    bytes_per_second: tuple[BytesPerSecond, ...] = ()
+
+
+class PairProfile(_Strict):
+    """How much longer two workers take while both are busy; `_error` is a factor's standard error."""
+
+    a: Role
+    b: Role
+    shared: Annotated[str, AfterValidator(_shared)]
+    """A device's name (`cuda:0`, `cpu`), or `host`."""
+    factor_a: Factor
+    factor_b: Factor
+    factor_a_error: Deviation = 0.0
+    factor_b_error: Deviation = 0.0
+    copy_a: Factor | None = None
+    """A copy of a batch to worker `a`; None: not measured, as for steps."""
+    copy_b: Factor | None = None
+    copy_a_error: Deviation = 0.0
+    copy_b_error: Deviation = 0.0
+    step_a: Factor | None = None
+    step_b: Factor | None = None
+    step_a_error: Deviation = 0.0
+    step_b_error: Deviation = 0.0
+
+
+class InterferenceProfile(_Strict):
+    """How workers that share a device slow each other down."""
+
+    cores: Cores | None = None
+    """Cores of the host; None: as many as are needed."""
+    pairs: Annotated[tuple[PairProfile, ...], AfterValidator(_once)] = ()
 
 
 class Profile(_Strict):
@@ -117,8 +172,8 @@ class Profile(_Strict):
     step: SecondsProfile | None = None
     loader: SecondsProfile | None = None
     transfer: TransferProfile | None = None
-    hidden_bytes_per_token: Positive | None = None
-    interference: Free = {}
+    hidden_bytes_per_token: BytesPerToken | None = None
+    interference: InterferenceProfile = InterferenceProfile()
     memory: Free = {}
 
 
@@ -150,7 +205,7 @@ def build_profile(content: Any) -> Profile:
     except ValidationError as error:
         raise TimingsError(_faults(error)) from None
     except RecursionError:
-        raise TimingsError(["(file): nested too deeply; " + _REMEDY]) from None
+        raise TimingsError(["(file): nested too deeply; " + REMEDY]) from None
 
 
 def write_timings(profile: Profile, path: str | Path) -> None:
@@ -161,10 +216,13 @@ def write_timings(profile: Profile, path: str | Path) -> None:
     Path(path).write_text("{\n" + ",\n".join([f' "version": {first}', *lines]) + "\n}\n", encoding="utf-8")
 
 
-_REMEDY = "correct it, or measure again with `dflash-run profile`"
+REMEDY = "correct it, or measure again with `dflash-run profile`"
 _KEYS = sorted(
-    {key for model in (ShapeSamples, RoleProfile, TransferProfile, Profile) for key in model.model_fields}
+    {key for model in (ShapeSamples, RoleProfile, TransferProfile, PairProfile, InterferenceProfile, Profile)
+     for key in model.model_fields}
 )
+_DEEPEST: Final = 8
+"""Parts of a key that are told; the format itself needs five."""
 _show = Repr()
 _show.maxstring = _show.maxlong = _show.maxother = 40
 
@@ -184,43 +242,56 @@ def _parse_json(text: str | bytes) -> tuple[Any, list[str]]:
     def finite(digits: str) -> float:
         number = float(digits)
         if not math.isfinite(number):
-            faults.append(f"(file): {_show.repr(digits)}: numbers must be finite; {_REMEDY}")
+            faults.append(f"(file): {_show.repr(digits)}: numbers must be finite; {REMEDY}")
         return number
 
     def refuse(name: str) -> NoReturn | None:
-        faults.append(f"(file): {name}: numbers must be finite; {_REMEDY}")
+        faults.append(f"(file): {name}: numbers must be finite; {REMEDY}")
         return None
 
     try:
         return json.loads(text, object_pairs_hook=mapping, parse_float=finite, parse_constant=refuse), faults
     except RecursionError:
-        return None, ["(file): nested too deeply; " + _REMEDY]
+        return None, ["(file): nested too deeply; " + REMEDY]
     except ValueError as error:  # malformed JSON, not UTF-8, an integer of thousands of digits
-        return None, [f"(file): not JSON: {error}; " + _REMEDY]
+        return None, [f"(file): not JSON: {error}; " + REMEDY]
 
 
 def _faults(error: ValidationError) -> list[str]:
     errors = error.errors(include_url=False, include_context=False)
     lines = [_fault(each["loc"], each["type"], each["input"], each["msg"]) for each in errors[:MAX_FAULTS]]
     if len(errors) > MAX_FAULTS:
-        lines.append(f"(file): {len(errors) - MAX_FAULTS} more faults like these; " + _REMEDY)
+        lines.append(f"(file): {len(errors) - MAX_FAULTS} more faults like these; " + REMEDY)
     return lines
 
 
 def _fault(loc: tuple[int | str, ...], kind: str, value: Any, message: str) -> str:
-    key = ".".join(_show_part(part) for part in loc) or "(file)"
+    key = _key(loc)
     if kind == "missing":
-        return f"{key}: missing: it is required; {_REMEDY}"
+        return f"{key}: missing: it is required; {REMEDY}"
     if kind == "extra_forbidden":
         near = get_close_matches(str(loc[-1]), _KEYS, n=1)
         remedy = f"did you mean {near[0]}?" if near else "remove it"
         return f"{key}: {_show.repr(value)}: unknown key; {remedy}"
     if key == "version":
-        return f"version: {_show.repr(value)}: this program reads version 1; {_REMEDY}"
+        return f"version: {_show.repr(value)}: this program reads version 1; {REMEDY}"
     if kind in ("model_type", "dict_type"):
         message = "should be a mapping"
     rule = message.removeprefix("Value error, ").removeprefix("Input ")
-    return f"{key}: {_show.repr(value)}: {rule[:1].lower()}{rule[1:]}; {_REMEDY}"
+    return f"{key}: {_show.repr(value)}: {rule[:1].lower()}{rule[1:]}; {REMEDY}"
+
+
+def shown(value: object) -> str:
+    """A value in a fault, at a length that fits a line."""
+    return _show.repr(value)
+
+
+def _key(loc: tuple[int | str, ...]) -> str:
+    """The place of a fault; of a deep one its beginning and its end."""
+    parts = [_show_part(part) for part in loc]
+    if len(parts) > _DEEPEST:
+        parts = [*parts[: _DEEPEST - 3], "…", *parts[-2:]]
+    return ".".join(parts) or "(file)"
 
 
 def _show_part(part: int | str) -> str:

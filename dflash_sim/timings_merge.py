@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from dflash_sim.timings_file import (
+    InterferenceProfile,
     Profile,
     RoleProfile,
     SecondsProfile,
@@ -36,7 +37,7 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
         hidden_bytes_per_token=_same(
             "hidden_bytes_per_token", [each.hidden_bytes_per_token for each in profiles], faults
         ),
-        interference={key: value for each in profiles for key, value in each.interference.items()},
+        interference=_later([each.interference for each in profiles]),
         memory={key: value for each in profiles for key, value in each.memory.items()},
     )
     if faults:
@@ -52,6 +53,12 @@ def _same(key: str, values: Iterable[Any], faults: list[str]) -> Any:
             faults.append(f"{key}: {other!r}: another source has {said[0]!r}; merge sources that agree")
             break
     return said[0] if said else None
+
+
+def _later(parts: Sequence[InterferenceProfile]) -> InterferenceProfile:
+    """What the last one that says it says."""
+    said = {key: getattr(part, key) for part in parts for key in part.model_fields_set}
+    return InterferenceProfile(**said)
 
 
 def _agreeing(name: str, mappings: Sequence[Mapping[str, Any]], faults: list[str]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,19 @@ class Use:
         told += f", {self.modelled} modelled over {' + '.join(self.terms)} (error {self.fit_error:.1%})"
         return told + (f", {self.extrapolated} extrapolated beyond the profile" if self.extrapolated else "")
 
+    def doubt(self) -> str | None:
+        """A sentence for people where the times of modelled batches may be far off."""
+        others = self.batches - self.resampled
+        if not others or self.fit_error <= DOUBTED:
+            return None
+        return (
+            f"{self.role}: {others} of {self.batches} batches have times of a model that is {self.fit_error:.0%} off "
+            "at the profiled shapes, and the prediction may be as far off; profile again on an idle machine"
+        )
 
+
+DOUBTED: Final = 0.2
+"""A model's error above this is told."""
 Mask = NDArray[np.bool_]
 Shape = tuple[int, int, int | None]
 """(padded slots, padded length, anchors a sample)."""

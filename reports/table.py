@@ -66,6 +66,9 @@ def print_comparison(console: Console, comparison: Mapping[str, Any], title: str
         summary = entry["summary"]
         line = f"[bold]{escape(entry['policy'])}[/bold] lanes {escape(lane_text(summary['lanes']))}; "
         console.print(line + escape(summary["verdict"]["text"]), highlight=False)
+    # Once: policies share their times.
+    for line in dict.fromkeys(line for entry in comparison["policies"] for line in _doubts(entry["summary"])):
+        console.print(line, highlight=False)
     console.print(escape(comparison["outcome"]), highlight=False)
 
 
@@ -104,10 +107,15 @@ def _worker_table(workers: Iterable[Mapping[str, Any]]) -> RenderableType:
     table = _table("worker", *_STATES, "batches", "tokens", "")
     for worker in workers:
         life = worker["lifetime_s"]
-        shares = [f"{worker[f'{state}_s'] / life:.1%}" if life > 0 else "–" for state in _STATES]
+        shares = [_share(worker[f"{state}_s"], life) for state in _STATES]
         lost = f"lost after {duration(life)}" if worker["lost"] else ""
         table.add_row(worker["name"], *shares, f"{worker['batches']:,}", f"{worker['tokens']:,}", lost)
     return table
+
+
+def _share(seconds: float | None, life: float | None) -> str:
+    """None where the number was not finite, which JSON cannot hold."""
+    return "–" if seconds is None or not life else f"{seconds / life:.1%}"
 
 
 def _lane_table(lanes: Sequence[Mapping[str, Any]]) -> RenderableType:
@@ -122,6 +130,7 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
     notes = [f"lanes {escape(lane_text(summary['lanes']))}, at most {summary['max_outstanding']} outstanding"]
     notes += _mixing(summary["mixing"]) + _memory(summary["memory"])
     notes += [f"times: {escape(text)}" for text in summary.get("timings_used", ())]
+    notes += _doubts(summary)
     notes += [f"[red]failed[/red] {escape(text)}" for text in summary["failures"]]
     if is_incomplete(summary):
         notes.append(f"[red]incomplete: {summary['stop_reason']}[/red]")
@@ -130,6 +139,10 @@ def _notes(summary: Mapping[str, Any]) -> list[str]:
             for each in summary.get("waiting", ())
         ]
     return [*notes, f"[bold]verdict[/bold] {escape(summary['verdict']['text'])}"]
+
+
+def _doubts(summary: Mapping[str, Any]) -> list[str]:
+    return [f"[yellow]doubtful[/yellow] {escape(text)}" for text in summary.get("timings_doubted", ())]
 
 
 def _mixing(mixing: Mapping[str, Any]) -> list[str]:
@@ -168,4 +181,5 @@ def _comparison_row(entry: Mapping[str, Any]) -> list[str]:
 
 
 def _starved(worker: Mapping[str, Any]) -> float:
-    return float(worker["starved_s"] / worker["lifetime_s"]) if worker["lifetime_s"] > 0 else 0.0
+    starved, life = worker["starved_s"], worker["lifetime_s"]
+    return float(starved / life) if starved is not None and life else 0.0

@@ -98,16 +98,17 @@ def _solo(meter: WorkerMeter) -> float | None:
 
 
 def _lost_time(metrics: Metrics, steady: float, rates: SoloRates, alternatives: Sequence[Alternative]) -> Verdict:
-    sync = sum(meter.seconds[SYNC] for meter in metrics.drafters)
-    starved = sum(meter.seconds[STARVED] for meter in metrics.drafters)
+    drafters = _living(metrics.drafters)
+    sync = sum(meter.seconds[SYNC] for meter in drafters)
+    starved = sum(meter.seconds[STARVED] for meter in drafters)
     could = f"{ktok(steady)} of the {ktok(rates.lowest())} that the workers could do"
     if sync > starved:
-        worst = max(metrics.drafters, key=lambda meter: share(meter, SYNC))
+        worst = max(drafters, key=lambda meter: share(meter, SYNC))
         text = f"sync: {could}; {worst.name} waits {share(worst, SYNC):.0%} of the time for the others at steps"
         return Verdict("sync", text + _advice(alternatives, "drafters of equal speed would help"))
-    worst = max(metrics.drafters, key=lambda meter: share(meter, STARVED))
+    worst = max(drafters, key=lambda meter: share(meter, STARVED))
     text = f"dispatch: {worst.name} is idle {share(worst, STARVED):.0%} of the time"
-    blocked = [meter for meter in metrics.targets if share(meter, BLOCKED) >= 0.01]
+    blocked = [meter for meter in _living(metrics.targets) if share(meter, BLOCKED) >= 0.01]
     if blocked:
         mean = sum(share(meter, BLOCKED) for meter in blocked) / len(blocked)
         text += f" while {_named(blocked)} {'is' if len(blocked) == 1 else 'are'} blocked {mean:.0%}"
@@ -131,8 +132,16 @@ def _named(meters: Sequence[WorkerMeter]) -> str:
     return f"{meters[0].role}s {', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
+def _living(meters: Sequence[WorkerMeter]) -> Sequence[WorkerMeter]:
+    """Without the lost, if others are left: until a hung worker is given up, its time in its last state is no work."""
+    return [meter for meter in meters if not meter.lost] or meters
+
+
 def _mean(meters: Sequence[WorkerMeter], state: int) -> float:
-    return sum(share(meter, state) for meter in meters) / len(meters)
+    """Share of the living workers' summed lifetimes in a state."""
+    living = _living(meters)
+    whole = sum(meter.end or 0.0 for meter in living)
+    return sum(meter.seconds[state] for meter in living) / whole if whole else 0.0
 
 
 def _targets_bound(metrics: Metrics, steady: float, rates: SoloRates) -> str:

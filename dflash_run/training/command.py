@@ -184,8 +184,10 @@ def _learned(training: dict[str, object]) -> str:
 
 
 def _foretold(summary: dict[str, Any]) -> str:
+    """The prediction on a line, and a line for each role whose profile does not carry it."""
     rate = summary["throughput"]["steady_tokens_per_s"] or summary["throughput"]["tokens_per_s"]
-    return f"prediction: {ktok(rate)}, {duration(summary['makespan_s'])}; {summary['verdict']['text']}"
+    line = f"prediction: {ktok(rate)}, {duration(summary['makespan_s'])}; {summary['verdict']['text']}"
+    return "\n".join([line, *(f"doubtful: {text}" for text in summary.get("timings_doubted", ()))])
 
 
 def _outcome(told: dict[str, Any]) -> str:

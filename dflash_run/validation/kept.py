@@ -1,5 +1,6 @@
 """What a validation keeps, and how all its figures are worked out again from it, without the machine it ran on."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +17,19 @@ from dflash_sim.prediction import simulate
 from dflash_sim.prediction import summary_of as simulated_summary
 from dflash_sim.timings import MeasuredTimes
 from policies.batches import BatchPlan
+from policies.faults import ABSENT, Fault
 from policies.loading import from_mapping
 from policies.pipeline import Pipeline
 from reports.recorded import read_recorded
 from reports.remade import summary_of
 from reports.tracefile import Trace, metrics_of, read_trace
+from reports.tracelayout import FILE as TRACE
 
 PROFILE: Final = "timings.json"
 SUMMARY: Final = "summary.json"
 TABLE: Final = "table.json"
+FILES: Final = (TABLE, PROFILE, PREDICTION, SUMMARY, TRACE)
+"""What a case's folder must hold."""
 DRIFT: Final = 0.01
 """How far a prediction made again may lie from the one that was kept."""
 _EARLY: Final = 0.1
@@ -37,7 +42,7 @@ class Remade:
 
     table: list[Row]
     drifts: list[str]
-    """Predictions that are no longer what they were, a line each."""
+    """Predictions that are no longer what they were, or not of this profile, a line each."""
 
 
 def plan_of_trace(trace: Trace) -> BatchPlan:
@@ -115,24 +120,56 @@ def foreseen_end(forecast: Forecast, trace: Trace) -> float | None:
     return end_of(Timeline.of(forecast.run.metrics, forecast.run.metrics.now), early)
 
 
+def kept_part(folder: Path, file: str, *keys: str) -> Any:
+    """What a kept JSON file has at these keys. Raises ValueError, with the file's name, and OSError."""
+    path = folder / file
+    try:
+        found = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: not JSON: {error}") from None
+    for at, key in enumerate(keys):
+        if not isinstance(found, dict) or key not in found:
+            value = ABSENT if isinstance(found, dict) else found
+            raise ValueError(str(Fault(f"{path}: {'.'.join(keys[: at + 1])}", value, "must be there, in a mapping")))
+        found = found[key]
+    return found
+
+
+def kept_mapping(folder: Path, file: str, *keys: str) -> dict[str, Any]:
+    """`kept_part` of what must be a mapping."""
+    found = kept_part(folder, file, *keys)
+    if not isinstance(found, dict):
+        raise ValueError(str(Fault(": ".join([str(folder / file), *keys[-1:]]), found, "must be a mapping")))
+    return found
+
+
 def kept_pipeline(folder: Path) -> Pipeline:
     """What was trained, by the prediction's file."""
-    config = json.loads((folder / PREDICTION).read_text(encoding="utf-8"))["summary"]["config"]
+    config = kept_mapping(folder, PREDICTION, "summary", "config")
     return from_mapping({key: value for key, value in config.items() if key != "timings"})
 
 
 def remake(folder: Path, limits: Limits) -> Remade:
     """Predict and compare again from a case's folder."""
     trace = read_trace(folder)
-    kept = json.loads((folder / PREDICTION).read_text(encoding="utf-8"))["summary"]
+    kept = kept_mapping(folder, PREDICTION, "summary")
     forecast = foretold(kept_pipeline(folder), plan_of_trace(trace), folder / PROFILE)
     measured = summary_of(read_recorded(folder))
-    measured["training"] = json.loads((folder / SUMMARY).read_text(encoding="utf-8")).get("training", {})
-    drifts = []
+    measured["training"] = kept_mapping(folder, SUMMARY, "training")
+    drifts = _other_profile(folder)
     for name, before, now in (
         ("tokens_per_s", kept["throughput"]["tokens_per_s"], forecast.summary["throughput"]["tokens_per_s"]),
         ("makespan_s", kept["makespan_s"], forecast.summary["makespan_s"]),
     ):
-        if abs(now / before - 1) > DRIFT:
+        if not abs(now / before - 1) <= DRIFT:  # not a number is a drift, too
             drifts.append(f"{folder.name}: {name}: predicted {now:.6g} now, {before:.6g} before the run")
     return Remade(table=table_of(forecast, measured, trace, limits), drifts=drifts)
+
+
+def _other_profile(folder: Path) -> list[str]:
+    """A line where the profile is not the one whose hash the prediction was written with."""
+    told = kept_part(folder, PREDICTION, "profile", "sha256")
+    if told == hashlib.sha256((folder / PROFILE).read_bytes()).hexdigest():
+        return []
+    rule = f"must be the SHA-256 of {PROFILE}, which is another file than before the run"
+    return [str(Fault(f"{folder.name}: {PREDICTION}: profile.sha256", told, rule, "restore both (`git checkout`)"))]

@@ -1,9 +1,12 @@
 """Whether policies came out in the order that was predicted, over the tables of cases that differ in nothing else."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import combinations
 from typing import Any, Final
+
+from dflash_run.validation.cases import Case
 
 GAP: Final = 0.03
 """Predicted differences of rates below this may come out either way."""
@@ -16,6 +19,21 @@ class Ranked:
     name: str
     predicted: float
     measured: float
+
+
+def groups(cases: Iterable[Case]) -> list[list[Case]]:
+    """Those that differ in nothing but their policy, and in the buckets that `bucketed` needs; others stand alone."""
+    found: dict[str, list[Case]] = {}
+    for case in cases:
+        found.setdefault(_but_policy(case), []).append(case)
+    return list(found.values())
+
+
+def _but_policy(case: Case) -> str:
+    rest = asdict(case) | {"name": None, "minutes": None}
+    for section, key in (("dispatch", "policy"), ("data", "buckets")):
+        rest["file"].get(section, {}).pop(key, None)
+    return json.dumps(rest, sort_keys=True)
 
 
 def ranked(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Ranked]:

@@ -8,17 +8,18 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from reports.cli import _print_difference, _say
 from reports.draw import training, workers
 from reports.draw.style import short_worker
-from reports.metrics import WorkerMeter
+from reports.metrics import STARVED, STATES, TRANSFER, WorkerMeter
 from reports.page.build import build
 from reports.page.elements import coded, tag, text_of
 from reports.runs import Given, Run
 from reports.sampled import Samples
-from reports.table import counted
-from reports.verdict import _named
+from reports.table import counted, print_run
+from reports.verdict import _mean, _named
 from tests.reports.test_runs import only, recorded_run
 
 EVIL = "a\x1b[31m\u202eb\x07"
@@ -102,3 +103,39 @@ def test_one_step_is_no_steps_and_many_workers_are_counted() -> None:
     meters: list[Any] = [SimpleNamespace(role="target", name=f"target/{number}") for number in range(32)]
     assert _named(cast(list[WorkerMeter], meters)) == "32 targets"
     assert _named(cast(list[WorkerMeter], meters[:8])) == "targets 0, 1, 2, 3, 4, 5, 6 and 7"
+
+
+def lived(seconds: float, state: int, *, waited: float = 0.0, lost: bool = False) -> WorkerMeter:
+    meter = WorkerMeter("drafter/0", "drafter")
+    meter.turn(0.0, state)
+    meter.turn(waited, STATES.index("busy"))
+    meter.close(seconds)
+    meter.lost = lost
+    return meter
+
+
+def test_the_wait_for_a_hung_worker_is_no_share_of_the_verdict() -> None:
+    well, hung = lived(100.0, TRANSFER, waited=10.0), lived(20.0, TRANSFER, waited=19.0, lost=True)
+    assert _mean([well, hung], TRANSFER) == pytest.approx(0.1)
+    assert _mean([hung], TRANSFER) == pytest.approx(0.95)
+
+
+def test_shares_of_several_workers_are_weighted_by_their_time() -> None:
+    assert _mean([lived(100.0, STARVED, waited=10.0), lived(10.0, STARVED, waited=10.0)], STARVED) == 20 / 110
+    assert _mean([lived(0.0, STARVED)], STARVED) == 0.0
+
+
+def test_numbers_that_a_summary_could_not_hold_are_dashes_in_the_terminal(
+    run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.summary["workers"][0] |= {"lifetime_s": None, "busy_s": None}
+    run.summary["workers"][1] |= {"busy_s": None}
+    print_run(Console(width=200), run.summary, "a run")
+    [first] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("target/0")]
+    assert first.count("–") == len(STATES)
+
+
+def test_a_doubtful_profile_is_told_on_the_terminal(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    run.summary["timings_doubted"] = ["target: [far] off"]
+    print_run(Console(width=200), run.summary, "a run")
+    assert "doubtful target: [far] off" in capsys.readouterr().out

@@ -9,8 +9,9 @@ import simpy
 
 from dflash_sim.comparison import predict
 from dflash_sim.prediction import simulate, summary_of
-from dflash_sim.sharing import Interference, Sharing, composed
-from dflash_sim.timings_file import TimingsError, build_profile, write_timings
+from dflash_sim.sharing import Interference, Sharing
+from dflash_sim.sharing import composed as composed_of
+from dflash_sim.timings_file import TimingsError, build_profile, read_timings, write_timings
 from policies.loading import from_mapping
 from policies.pipeline import Pipeline
 from tests.helpers import check_identities
@@ -18,6 +19,10 @@ from tests.helpers import check_identities
 
 def pair(a: str, b: str, factor_a: float, factor_b: float, shared: str = "host") -> dict[str, Any]:
     return {"a": a, "b": b, "shared": shared, "factor_a": factor_a, "factor_b": factor_b}
+
+
+def composed(measured: dict[str, Any], **workers: Any) -> Interference:
+    return composed_of(build_profile({"interference": measured}).interference, **workers)
 
 
 def everyone(workers: int, factor: float, cores: float = 0.0, host: float = 1.0) -> Interference:
@@ -106,21 +111,73 @@ def test_what_the_load_of_cores_explains_is_not_counted_twice() -> None:
     assert found.factor(0, [1]) == pytest.approx(2.2) and found.factor(1, [0]) == pytest.approx(2.0)
 
 
-@pytest.mark.parametrize("broken", [{"cores": "many"}, {"cores": 0}, {"pairs": 3}])
-def test_interference_that_cannot_be_used_is_refused_by_its_key(broken: dict[str, Any]) -> None:
-    with pytest.raises(TimingsError, match=rf"interference\.{next(iter(broken))}"):
-        composed(broken, devices=["cpu"], roles=["target"])
+HUGE = 10**400
+WHOLE = {**pair("target", "drafter", 1.5, 1.2), "copy_b": 1.1, "step_b": 1.1, "factor_a_error": 0.1}
 
 
-def test_a_broken_pair_is_refused_with_its_place() -> None:
-    with pytest.raises(TimingsError, match=r"interference\.pairs\.0"):
-        composed({"pairs": [{"a": "target"}]}, devices=["cpu"], roles=["target"])
+@pytest.mark.parametrize(
+    "cores", ["many", 0, -1, True, 1e-308, 1e308, HUGE, [], float("nan")], ids=lambda it: str(it)[:9]
+)
+def test_cores_that_no_host_has_are_refused_by_their_key(cores: Any) -> None:
+    with pytest.raises(TimingsError) as refused:
+        build_profile({"interference": {"cores": cores}})
+    [fault] = refused.value.faults
+    assert fault.startswith("interference.cores: ") and len(fault) < 200 and "measure again" in fault
 
 
-def measured_pipeline(folder: Path, interference: dict[str, Any], **changes: Any) -> Pipeline:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *[(key, value) for key in ("a", "b") for value in ("loader", "", 1, None, "x" * 500)],
+        *[("shared", value) for value in ("cuda:x", "gpu", "", None, 0, "cuda:" + "1" * 500)],
+        *[
+            (key, value)
+            for key in ("factor_a", "factor_b", "copy_b", "step_b")
+            for value in (0, -1, 1e308, 1e-308, HUGE, "2", True, float("inf"), float("nan"))
+        ],
+        *[("factor_a_error", value) for value in (-1, 1e308, HUGE, "0", None, float("nan"))],
+        ("cpoy_a", 1.0),
+    ],
+    ids=lambda it: str(it)[:9],
+)  # fmt: skip
+def test_a_pair_that_cannot_be_used_is_refused_by_its_key(key: str, value: Any) -> None:
+    build_profile({"interference": {"pairs": [WHOLE]}})
+    with pytest.raises(TimingsError) as refused:
+        build_profile({"interference": {"pairs": [WHOLE | {key: value}]}})
+    [fault] = refused.value.faults
+    assert fault.startswith(f"interference.pairs.0.{key}: ") and len(fault) < 250
+
+
+@pytest.mark.parametrize("key", ["a", "b", "shared", "factor_a", "factor_b"])
+def test_a_pair_without_what_it_needs_is_refused_by_the_missing_key(key: str) -> None:
+    with pytest.raises(TimingsError, match=rf"interference\.pairs\.0\.{key}: missing"):
+        build_profile({"interference": {"pairs": [{k: v for k, v in WHOLE.items() if k != key}]}})
+
+
+def test_a_pair_given_twice_is_refused_in_either_order() -> None:
+    for again in (WHOLE, pair("drafter", "target", 9, 9)):
+        with pytest.raises(TimingsError, match="drafter and target that share host are given 2 times: keep one"):
+            build_profile({"interference": {"pairs": [WHOLE, again]}})
+    build_profile({"interference": {"pairs": [WHOLE, WHOLE | {"shared": "cuda:0"}, WHOLE | {"shared": "cuda:1"}]}})
+
+
+@pytest.mark.parametrize("threads", [0, -2, True, "two", 2.0, HUGE], ids=lambda it: str(it)[:9])
+def test_threads_that_cannot_be_are_refused_by_their_key(threads: Any, tmp_path: Path) -> None:
+    pipeline = measured_pipeline(tmp_path, {"pairs": [WHOLE]}, settings={"threads": threads})
+    with pytest.raises(TimingsError, match="settings.threads: .*must be a whole number from 1 to 65536"):
+        predict(pipeline)
+
+
+def test_every_profile_that_is_kept_is_read_with_its_pairs() -> None:
+    files = sorted((Path(__file__).parents[2] / "docs").glob("*/*/timings.json"))
+    assert len(files) >= 8 and all(read_timings(file).interference.pairs for file in files)
+
+
+def measured_pipeline(folder: Path, interference: dict[str, Any], settings: Any = None, **changes: Any) -> Pipeline:
     role = {"samples": [{"batch_size": 1, "length": 100, "seconds": [1.0]}]}
     path = folder / "timings.json"
-    write_timings(build_profile({"target": role, "drafter": role, "interference": interference}), path)
+    measured = {"target": role, "drafter": role, "interference": interference, "settings": settings or {}}
+    write_timings(build_profile(measured), path)
     base = {
         "topology": {"targets": 1, "drafters": 1, "devices": {"targets": ["cuda:0"], "drafters": ["cuda:0"]}},
         "data": {"batches": 200, "batch_tokens": 100},

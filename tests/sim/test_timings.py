@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -286,6 +287,7 @@ def test_resampled_profiles_vary_as_the_mean_of_the_measurement_does() -> None:
 
 # The file
 
+PAIR = {"a": "target", "b": "drafter", "shared": "cuda:0", "factor_a": 1.3, "factor_b": 1.1, "step_b": 1.2}
 FULL: dict[str, Any] = {
     "version": 1,
     "machine": {"gpu": "H200", "gpus": 8},
@@ -297,7 +299,7 @@ FULL: dict[str, Any] = {
     "loader": {"seconds": [0.01]},
     "transfer": {"seconds": [0.1], "bytes_per_second": [55e9]},
     "hidden_bytes_per_token": 51200,
-    "interference": {"target+drafter": 1.3},
+    "interference": {"cores": 2, "pairs": [PAIR]},
     "memory": {"target": {"peak_bytes": 1000}},
 }
 
@@ -308,6 +310,50 @@ def test_a_written_file_reads_back_equal(tmp_path: Path) -> None:
     assert read_timings(tmp_path / "timings.json") == measured
     write_timings(read_timings(tmp_path / "timings.json"), tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "timings.json").read_bytes()
+
+
+EXTREME = [
+    (["step", "seconds", 0], 1e308, "less than or equal to 1000000000"),
+    (["step", "seconds", 0], 10**400, "finite|valid number"),
+    (["loader", "seconds", 0], 1e10, "less than or equal to 1000000000"),
+    (["target", "samples", 0, "seconds", 0], 1e308, "less than or equal to 1000000000"),
+    (["target", "samples", 0, "seconds", 0], 1e-308, "greater than or equal to"),
+    (["target", "worker_factors", 0], 1e-308, "greater than or equal to"),
+    (["target", "first_seconds", 0], 1e308, "less than or equal to 1000000000"),
+    (["transfer", "seconds", 0], 1e308, "less than or equal to 1000000000"),
+    (["transfer", "bytes_per_second", 0], 1e-308, "greater than or equal to 1;"),
+    (["transfer", "bytes_per_second", 0], 1e308, "less than or equal to 1000000000000000;"),
+    (["hidden_bytes_per_token"], 1e308, "less than or equal to 1000000000000;"),
+]
+
+
+@pytest.mark.parametrize(("keys", "value", "rule"), EXTREME, ids=str)
+def test_numbers_that_no_machine_gives_are_refused_with_their_bound(
+    keys: list[str | int], value: float, rule: str
+) -> None:
+    bad = json.loads(json.dumps(FULL))
+    inner = bad
+    for key in keys[:-1]:
+        inner = inner[key]
+    inner[keys[-1]] = value
+    [fault] = refusal(parse_timings, json.dumps(bad))
+    assert fault.startswith(".".join(map(str, keys)) + ": ") and re.search(rule, fault) and len(fault) < 200
+
+
+def test_a_fault_far_down_is_told_with_a_short_key() -> None:
+    deep = '{"version": 1, "machine": ' + '{"a": ' * 500 + "1" + "}" * 500 + "}"
+    [fault] = refusal(parse_timings, deep)
+    assert fault.startswith("machine") and "…" in fault and len(fault) < 300
+
+
+@pytest.mark.parametrize(("spread", "doubted"), [(1.0, False), (9.0, True)])
+def test_a_model_far_off_its_own_samples_is_doubted_in_words(spread: float, doubted: bool) -> None:
+    known = ((100, 1.0), (110, spread), (120, 1.0), (130, spread))
+    _, used = draw(profile([shape(1, length, [seconds]) for length, seconds in known]), Plan([(1, 105), (1, 100)]))
+    doubt = used["target"].doubt()
+    assert (doubt is not None) == doubted
+    if doubt is not None:
+        assert doubt.startswith("target: 1 of 2 batches") and "profile again" in doubt and "\n" not in doubt
 
 
 def test_every_fault_is_named_in_one_pass() -> None:

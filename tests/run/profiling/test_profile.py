@@ -40,11 +40,12 @@ def test_a_profile_holds_raw_samples_of_every_part_and_the_settings_they_depend_
     assert found.settings["threads"] >= 1 and found.settings["target_device"] == "cpu"
     assert {"hidden_size": 64, "taps": 1, "block_size": 4, "anchors": 4}.items() <= found.settings.items()
     assert found.machine["cores"] >= 1 and {"torch", "python"} <= set(found.versions)
-    assert [(pair["a"], pair["b"]) for pair in found.interference["pairs"]] == [
+    pairs = found.interference.pairs
+    assert [(pair.a, pair.b) for pair in pairs] == [
         ("target", "target"), ("target", "drafter"), ("drafter", "drafter"),
     ]
-    assert all(pair["factor_a"] > 0 and pair["shared"] == "host" for pair in found.interference["pairs"])
-    assert all("copy_b" in pair for pair in found.interference["pairs"] if pair["b"] == "drafter")
+    assert all(pair.factor_a > 0 and pair.shared == "host" for pair in pairs)
+    assert all(pair.copy_b is not None for pair in pairs if pair.b == "drafter")
     assert found.memory["drafter_peak_bytes"] > 1e6
 
 

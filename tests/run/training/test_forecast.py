@@ -12,6 +12,7 @@ from dflash_run.cli import app
 from dflash_run.live import view
 from dflash_run.profiling.measuring import Effort
 from dflash_run.profiling.profile import profile
+from dflash_run.training.command import _foretold
 from dflash_run.training.forecast import compared, forecast, foretold, placed
 from dflash_run.training.preparation import Preparation, prepare_training
 from dflash_run.training.train import train
@@ -38,6 +39,13 @@ def prepared(case: Path) -> Preparation:
 def timings(case: Path, prepared: Preparation) -> Path:
     save_timings(profile(prepared, effort=QUICK, hire=PROFILED), case / "timings.json")
     return case / "timings.json"
+
+
+def test_a_prediction_by_a_doubtful_profile_is_told_with_a_line_of_doubt() -> None:
+    rates = {"steady_tokens_per_s": None, "tokens_per_s": 1500.0}
+    summary = {"throughput": rates, "makespan_s": 60.0, "verdict": {"text": "drafters"}}
+    assert _foretold(summary) == "prediction: 1.50 Ktok/s, 60 s; drafters"
+    assert _foretold(summary | {"timings_doubted": ["target: far off"]}).endswith("\ndoubtful: target: far off")
 
 
 def test_timings_fitted_from_a_training_predict_that_training(prepared: Preparation, tmp_path: Path) -> None:
