@@ -206,12 +206,13 @@ def interference_of(pipeline: Pipeline, profile: Profile) -> Interference | None
         usual = "cpu" if settings.get(f"{role}_device") == "cpu" else None
         devices += [usual] * workers if names is None else ["cuda:0" if name == "cuda" else name for name in names]
         roles += [role] * workers
-    found = composed(profile.interference, devices=devices, roles=roles, threads=_threads(profile))
+    threads = _threads(profile) if "cpu" in devices else 1
+    found = composed(profile.interference, devices=devices, roles=roles, threads=threads)
     return found if found.matters else None
 
 
 def _threads(profile: Profile) -> int:
-    """Of a worker on the CPU, by the settings, which are a free mapping. Raises TimingsError."""
+    """Of a worker on the CPU, by the settings, which are free where this does not use them. Raises TimingsError."""
     threads = profile.settings.get("threads", 1)
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= _MOST_THREADS:
         rule = f"must be a whole number from 1 to {_MOST_THREADS}; {REMEDY}"

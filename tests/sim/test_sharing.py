@@ -163,7 +163,12 @@ def test_a_pair_given_twice_is_refused_in_either_order() -> None:
 
 @pytest.mark.parametrize("threads", [0, -2, True, "two", 2.0, HUGE], ids=lambda it: str(it)[:9])
 def test_threads_that_cannot_be_are_refused_by_their_key(threads: Any, tmp_path: Path) -> None:
-    pipeline = measured_pipeline(tmp_path, {"pairs": [WHOLE]}, settings={"threads": threads})
+    apart = measured_pipeline(tmp_path, {"pairs": [WHOLE]}, settings={"threads": threads})
+    assert predict(apart)[1]["batches"]["trained"] == 200  # on GPUs nobody asks
+    on_cpu = {"targets": ["cpu"], "drafters": ["cpu"]}
+    pipeline = measured_pipeline(
+        tmp_path, {"pairs": [WHOLE]}, settings={"threads": threads}, topology={"devices": on_cpu}
+    )
     with pytest.raises(TimingsError, match="settings.threads: .*must be a whole number from 1 to 65536"):
         predict(pipeline)
 
