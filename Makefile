@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo demo-train test test-all explore mutate bench validate validate-cpu validate-gpu validate-gpu8 validate-rehearsal \
+.PHONY: demo demo-train test test-all explore explore-all mutate bench validate validate-cpu validate-gpu validate-gpu8 validate-rehearsal \
 	random-rehearsals clean
 
 demo: .venv/base
@@ -25,6 +25,10 @@ test-all: .venv/dev
 # Every interleaving of small pipelines and of the stop protocols, with the states of each; takes long.
 explore: .venv/dev
 	$(BIN)/python -m pytest -v -m '' tests/policies/test_explore.py tests/specimens
+
+# The largest of them with one loss at any time; hours. Keeps what is done in runs/explored.jsonl and goes on from there.
+explore-all: .venv/dev
+	$(BIN)/python tests/policies/explore_all.py
 
 # Mutates the dispatcher and the policies (docs/mutation.md); its own environment, its settings in pyproject.toml. The
 # limit of memory (in KiB) stops mutants that collect for ever.
