@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 
 from dflash_run.crew import Worker
+from dflash_run.model.compiled import compile_no_more
 from dflash_run.partitions.multiprocessors import Split
 from dflash_run.profiling.loops import ProfiledDrafter, ProfiledTarget
 from dflash_run.training.bench import Bench
@@ -70,11 +71,20 @@ class Floor:
         """What threads of each role run; they can also be measured."""
         return {"target": self._target, "drafter": self._drafter}
 
-    def compile(self, orders: TrainingOrders, samples: tuple[int, ...]) -> None:
-        """Compile in this thread what drafters need, before any other runs: concurrent compilations hang."""
-        with self._placed(("drafter", orders.number)):
+    def compile(self, orders: TrainingOrders, batches: Iterable[tuple[int, ...]]) -> None:
+        """Compile in this thread what drafters need for batches like these, before any other runs.
+
+        Compilations of several threads hang, or end those that meet in a compiled function meanwhile: what would
+        have to be compiled later is computed as it is, slowly.
+        """
+        worker = ("drafter", orders.number)
+        if self._streams[worker] is None:
+            return  # on a processor nothing is compiled
+        compile_no_more(False)
+        with self._placed(worker):
             loop = ProfiledDrafter(ThreadBench(_NoMail(), orders, self._staged))
-            loop.warm_up(samples)
+            loop.warm_up(batches)
+        compile_no_more()
 
     def _target(self, mail: Mail, orders: TrainingOrders) -> None:
         self._run(("target", orders.number), lambda: ProfiledTarget(ThreadBench(mail, orders, self._staged)))

@@ -1,7 +1,7 @@
 """`rehearse --compute torch`: a topology on one device, with the training's own workers, as threads of one process."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,6 +82,15 @@ def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None) -> Stag
     floor = Floor(found, workers)
     with tempfile.TemporaryDirectory(prefix="dflash-compile-") as folder:
         orders = orders_for(prepared, Path(folder), SlotTable())
-        samples = prepared.plan.samples_of(prepared.ids[middle(grid(prepared.leg)).batch])
-        floor.compile(orders["drafter", 0], tuple(samples.tolist()))
+        floor.compile(orders["drafter", 0], _unlike(prepared))
     return Stage(found, floor.work())
+
+
+def _unlike(prepared: Preparation) -> Iterator[tuple[int, ...]]:
+    """Samples of a typical batch, and of one with a single sample if there is any: it is compiled for separately."""
+    chosen = [middle(grid(prepared.leg)).batch]
+    least = int(prepared.leg.samples.argmin())
+    if prepared.leg.samples[least] == 1 < prepared.leg.samples[chosen[0]]:
+        chosen.append(least)
+    for batch in chosen:
+        yield tuple(prepared.plan.samples_of(prepared.ids[batch]).tolist())

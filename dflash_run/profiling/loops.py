@@ -1,6 +1,7 @@
 """The training's own workers, which also answer what a profile asks: they are measured as they will run."""
 
 import time
+from collections.abc import Iterable
 
 import torch
 
@@ -71,9 +72,10 @@ class ProfiledDrafter(DrafterLoop):
             found.append(watch.seconds())
         return _columns(found)
 
-    def warm_up(self, samples: tuple[int, ...]) -> None:
-        """Compile what a batch of these needs, and let go of everything."""
-        self._dissect(Dissect(samples, 1))
+    def warm_up(self, batches: Iterable[tuple[int, ...]]) -> None:
+        """Compile what batches of these samples need, and let go of everything."""
+        for samples in batches:
+            self._dissect(Dissect(samples, 1))
         self._bench.close()
 
     def _collective_seconds(self, repeats: int) -> tuple[float, ...]:

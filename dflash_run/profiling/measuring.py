@@ -12,7 +12,7 @@ import numpy as np
 
 from dflash_run.crew import Worker
 from dflash_run.messages import Applied, Apply, Computed, Group, Grouped, Open, Received
-from dflash_run.profiling.grid import Cell, middle
+from dflash_run.profiling.grid import SHAPES, Cell, middle
 from dflash_run.profiling.messages import AskPeak, Dissect, Dissected, Peak, TimeCollective
 from dflash_run.profiling.pairs import Pair
 from dflash_run.profiling.stage import Phase, Stage
@@ -27,8 +27,10 @@ _CHAIN: Final = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How long is measured."""
+    """How much is measured, and how long."""
 
+    shapes: int = SHAPES
+    """Batches of the plan, spread over its sizes; its shortest and longest join them."""
     repeats: int = 9
     """Times that each shape is measured, at least, unless that takes longer than `most_s`."""
     most_repeats: int = 60

@@ -41,7 +41,7 @@ def profile(
     Raises PipelineError where a worker fails.
     """
     effort, hire = effort or Effort(), hire or processes(work=WORK)
-    cells, pairs = grid(prepared.leg), pairs_of(prepared.placement)
+    cells, pairs = grid(prepared.leg, effort.shapes), pairs_of(prepared.placement)
     with _ready(prepared, _wanted(prepared, pairs, uneven), effort, hire, progress) as measuring:
         progress("measuring targets")
         measuring.firsts(cells)

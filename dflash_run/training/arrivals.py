@@ -128,7 +128,11 @@ class Arrivals:
         if self._made == self.count:
             return None
         self._made += 1
-        return torch.empty(self.slot_bytes, dtype=torch.uint8, device=self.mapped.device)
+        buffer = torch.empty(self.slot_bytes, dtype=torch.uint8, device=self.mapped.device)
+        if self._stream is not None:
+            # It may be memory that launched work of the training has let go of, and has yet to read or write.
+            self._stream.wait_stream(torch.cuda.current_stream(self.mapped.device))
+        return buffer
 
     def _start(self, order: TrainOn, buffer: torch.Tensor) -> Arrival:
         parcel = order.parcel

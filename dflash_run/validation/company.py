@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
+
 from dflash_run.crew import ProcessCrew, ThreadCrew
 from dflash_run.profiling.machine import PROCESSES
 from dflash_run.profiling.measuring import Effort
@@ -25,9 +27,10 @@ from policies.loading import from_mapping
 _EFFORTS: Final = {
     NEW: Effort(),
     KEPT: Effort(again=True),
-    THREADS: Effort(again=True, repeats=6, most_s=3.0, flow_s=3.0),  # a part of a GPU takes long for each batch
+    # A part of a GPU takes a second for a batch, and much the same second each time.
+    THREADS: Effort(again=True, shapes=3, repeats=3, most_s=4.0, flow_s=2.5),
 }
-_WARM: Final = 3
+_WARM: Final = 6
 """Batches for each worker, which new ones get before a run that counts."""
 
 
@@ -77,14 +80,18 @@ class Company:
         return path
 
     def warm_up(self, prepared: Preparation, folder: Path, progress: Callable[[str], None]) -> None:
-        """A few batches, where workers are kept and some are new."""
+        """A few batches, where workers are kept and some are new: the largest, so that memory grows no more later.
+
+        A thread that asks a GPU for memory waits for all that is launched on it, and so do the others.
+        """
         topology, training = prepared.pipeline.topology, prepared.pipeline.training
         key = (topology.targets, topology.drafters, training.anchors, training.sync != "none")
         if not self.warm or key in self.played:
             return
         progress("warming up")
         count = _WARM * (topology.targets + topology.drafters)
-        few = replace(prepared, leg=prepared.leg.head(count), ids=prepared.ids[:count])
+        largest = np.sort(np.argsort(-prepared.leg.slots, kind="stable")[:count])
+        few = replace(prepared, leg=prepared.leg.select(largest), ids=[prepared.ids[each] for each in largest])
         train(few, folder, hire=self.hire)
         self.played.add(key)
 

@@ -72,7 +72,8 @@ def table_of(forecast: Forecast, measured: dict[str, Any], trace: Trace, limits:
         foreseen_end=foreseen_end(forecast, trace),
         own_rate=own_rate(forecast, trace),
         solo_rate=min(solo_rates(forecast)),
-        copy_s=copy_seconds(forecast),
+        # Threads copy within one memory, for milliseconds: less than it takes to hear of it.
+        copy_s=None if trace.header.kind == "rehearsal" else copy_seconds(forecast),
         limits=limits,
     )
 

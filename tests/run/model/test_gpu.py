@@ -8,8 +8,12 @@ import torch
 from dflash_run.model.attention import attend
 from dflash_run.model.mask import masks_for
 from dflash_run.model.shape import DrafterShape
+from dflash_run.training.arrivals import Arrivals
+from dflash_run.training.messages import TrainOn
 from dflash_run.training.objective import Figure
 from dflash_run.training.replica import Replica
+from dflash_run.transport.parcel import Parcel, Slot
+from dflash_run.transport.staging import Mapped, states, write_head
 from tests.run.model.tiny import SLIDING, batch, target, training
 
 pytestmark = [
@@ -78,3 +82,32 @@ def test_an_empty_step_on_the_gpu_moves_nothing() -> None:
     one.micro_batch(batch([90], shape=SHAPE, supervised=0.0))
     assert not one.apply(0.3).applied
     assert all(torch.equal(ours, old) for ours, old in zip(one.state(), before, strict=True))
+
+
+class _Here(Mapped):
+    """One slot on this process's own GPU."""
+
+    def foreign(self, slot: Slot, handle: tuple[object, ...]) -> torch.Tensor:
+        return self.own(slot)
+
+
+def test_a_batch_that_arrives_in_memory_just_let_go_of_is_not_overwritten() -> None:
+    device, nbytes = torch.device("cuda"), 64 << 20
+    mapped, slot = _Here(nbytes, device), Slot(0, 0, "")
+    parcel = Parcel(7, slot, (2, 512, 1024), "bfloat16", None, ())
+    source = states(mapped.own(slot), parcel.shape, parcel.dtype)
+    source.copy_(torch.randn(parcel.shape, device=device))
+    write_head(mapped.own(slot), parcel)
+    torch.cuda.synchronize()
+    arrivals = Arrivals(mapped, nbytes, 1, verify=False)
+    let_go = torch.empty(nbytes, dtype=torch.uint8, device=device)
+    address = let_go.data_ptr()
+    torch.cuda._sleep(500_000_000)  # a quarter of a second of the training's own work, which ends with a write
+    let_go.fill_(255)
+    del let_go
+    arrivals.order(TrainOn(0, parcel, 0, (0, 1), 0))
+    assert arrivals.copying[0].buffer.data_ptr() == address, "the allocator gave other memory: the test says nothing"
+    arrivals.copying[0].copied.wait()
+    torch.cuda.synchronize()
+    arrived = arrivals.arrived()
+    assert arrived is not None and torch.equal(arrived.states, source)
