@@ -8,6 +8,7 @@ import torch
 
 from dflash_run.crew import Worker
 from dflash_run.model.compiled import compile_no_more
+from dflash_run.partitions.memory import take
 from dflash_run.partitions.multiprocessors import Split
 from dflash_run.profiling.loops import ProfiledDrafter, ProfiledTarget
 from dflash_run.training.bench import Bench
@@ -61,7 +62,9 @@ class ThreadBench(Bench):
 class Floor:
     """Where the workers of one process are built, one after the other, and run."""
 
-    def __init__(self, split: Split, workers: Iterable[Worker]) -> None:
+    def __init__(self, split: Split, workers: Iterable[Worker], ahead: Mapping[str, int]) -> None:
+        """ahead: bytes of the device that a worker of each role takes before it begins."""
+        self._ahead = ahead
         self._streams = dict(zip(workers, split.streams, strict=True))
         self._staged: Staged = {}
         self._building = threading.Lock()
@@ -96,6 +99,8 @@ class Floor:
         with self._placed(worker):
             with self._building:
                 loop = build()
+                if (stream := self._streams[worker]) is not None:
+                    take(self._ahead[worker[0]], stream.device)
             loop.run()
 
     @contextlib.contextmanager

@@ -10,6 +10,7 @@ import torch
 
 from dflash_run.crew import Crew, ThreadCrew, Worker
 from dflash_run.partitions.floor import Floor
+from dflash_run.partitions.memory import pin, shares
 from dflash_run.partitions.multiprocessors import Split, split
 from dflash_run.profiling.grid import grid, middle
 from dflash_run.training.orders import TrainingOrders
@@ -78,12 +79,21 @@ def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None) -> Stag
     if sizes is not None and len(sizes) != len(workers):
         rule = f"must be {len(workers)} numbers, one for each worker"
         raise PipelineError([Fault("--multiprocessors", ",".join(map(str, sizes)), rule)])
-    found = split(torch.device(prepared.placement.drafters[0]), len(workers), sizes)
-    floor = Floor(found, workers)
+    device = torch.device(prepared.placement.drafters[0])
+    found = split(device, len(workers), sizes)
+    floor = Floor(found, workers, _memory_ahead(prepared, device))
     with tempfile.TemporaryDirectory(prefix="dflash-compile-") as folder:
         orders = orders_for(prepared, Path(folder), SlotTable())
         floor.compile(orders["drafter", 0], _unlike(prepared))
     return Stage(found, floor.work())
+
+
+def _memory_ahead(prepared: Preparation, device: torch.device) -> dict[str, int]:
+    if device.type != "cuda":
+        return {}
+    count = {"target": len(prepared.placement.targets), "drafter": len(prepared.placement.drafters)}
+    pin(sum(count.values()))
+    return shares(prepared.footprints, count, torch.cuda.mem_get_info(device)[0])
 
 
 def _unlike(prepared: Preparation) -> Iterator[tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,8 +17,10 @@ from typer.testing import CliRunner  # noqa: E402
 
 from dflash_run.cli import app  # noqa: E402
 from dflash_run.partitions import multiprocessors  # noqa: E402
+from dflash_run.partitions.memory import shares  # noqa: E402
 from dflash_run.partitions.multiprocessors import split  # noqa: E402
 from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage  # noqa: E402
+from dflash_run.training.footprint import Footprint  # noqa: E402
 from dflash_sim.replay import dispatcher_of, replay  # noqa: E402
 from policies.faults import PipelineError  # noqa: E402
 from reports.tracefile import read_trace  # noqa: E402
@@ -135,3 +138,15 @@ def test_sizes_must_be_one_for_each_worker(tmp_path: Path) -> None:
     prepared = prepare_rehearsal(training_pipeline(tmp_path, training={"sync": "none"}), gpus=0)
     with pytest.raises(PipelineError, match="must be 2 numbers, one for each worker"):
         set_stage(prepared, [8, 8, 8])
+
+
+def test_workers_take_memory_ahead_as_far_as_there_is_any() -> None:
+    each = {
+        "target": Footprint(model=4, frozen=0, activations=1, buffers=5),
+        "drafter": Footprint(model=5, frozen=1, activations=7, buffers=1),
+    }
+    count = {"target": 5, "drafter": 3}
+    assert shares(each, count, 1_000) == {"target": 6, "drafter": 8}
+    half = shares({role: replace(one, activations=one.activations * 100) for role, one in each.items()}, count, 1_038)
+    assert 0.7 * 1_000 < 5 * half["target"] + 3 * half["drafter"] <= 0.8 * 1_000, "models are left their place"
+    assert shares(each, count, 10) == {"target": 0, "drafter": 0}

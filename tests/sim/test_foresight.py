@@ -83,3 +83,12 @@ def test_the_end_is_foreseen_after_a_tenth_of_a_run_that_slows_down_as_its_data_
     early = Timeline(whole.times[:25], whole.tokens[:25], 0.0, whole.warm)
     assert end_of(timeline, early) == pytest.approx(whole.end, rel=0.02)
     assert end_of(timeline, Timeline(whole.times[:5], whole.tokens[:5], 0.0, whole.warm)) is None
+
+
+@pytest.mark.parametrize("early", [20, 21, 22, 25])
+def test_drafters_that_commit_at_once_do_not_mislead_about_the_end(early: int) -> None:
+    """Predicted: a commit a second. In the run three drafters commit together, every 3.3 seconds."""
+    predicted = Timeline([1.0 + k for k in range(250)], [1_000 * (1 + k) for k in range(250)], 250.0, 2)
+    times = [3.3 * (1 + k // 3) for k in range(early)]
+    run = Timeline(times, [1_000 * (1 + k) for k in range(early)], 0.0, 2)
+    assert end_of(predicted, run) == pytest.approx(1.1 * 250, rel=0.03)
