@@ -8,8 +8,8 @@ measured at once, never from the topology itself:
 The sum and not the product: of k workers that each use a resource fully every one gets 1/k of it, so that a pair's
 factor of 2 must become k for k workers (the sum gives 1 + (k − 1)·1), where the product would give 2^(k−1). Small
 factors compose alike either way. `load` is what pairs cannot show: on a host of C cores, workers that keep c cores each
-busy run at full speed up to C of them and share the cores beyond: load = max(1, busy cores / C). What a pair's own
-load explains is not counted again in f.
+busy run at full speed up to C of them and share the cores beyond: load = max(1, busy cores / C). On a GPU it is that of
+its power, see `power`. What a pair's own load explains is not counted again in f.
 
 A copy to a drafter, and a step, have factors of their own where the pairs were measured with them. A copy slows nobody:
 it is short and leaves the processors alone.
@@ -26,6 +26,7 @@ from typing import Any, Final
 import simpy
 from simpy.events import Event, Timeout
 
+from dflash_sim.power import Power, power_of
 from dflash_sim.timings_file import REMEDY, InterferenceProfile, Profile, TimingsError, shown
 from policies.pipeline import Pipeline
 
@@ -59,13 +60,16 @@ class Interference:
     """[W]: cores of the shared host that a busy worker uses; 0 on a GPU."""
     host_cores: float
     """Cores of the host."""
+    power: Power | None = None
+    """What workers on GPUs draw; None: less than any limit."""
 
     @property
     def matters(self) -> bool:
         """Whether anything can ever be slowed."""
         known = [each for each in (self.factors, self.copying, self.stepping) if each is not None]
         apart = any(f != 1.0 for each in known for row in each for f in row)
-        return apart or sum(self.cores) > self.host_cores
+        hungry = self.power is not None and self.power.matters
+        return apart or hungry or sum(self.cores) > self.host_cores
 
     def factor(self, worker: Index, busy: Sequence[Index], kind: str = COMPUTE) -> float:
         """How much longer the worker takes while these are busy (itself among them or not)."""
@@ -74,6 +78,8 @@ class Interference:
             return 1.0
         row = matrix[worker]
         together = 1.0 + sum(row[other] - 1.0 for other in busy if other != worker)
+        if self.power is not None and kind != COPY:
+            together *= self.power.load(worker, busy)
         if not self.cores[worker]:
             return together
         used = self.cores[worker] + sum(self.cores[other] for other in busy if other != worker)
@@ -234,6 +240,7 @@ def composed(
     """
     host = measured.cores or float("inf")
     cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
+    power = power_of(measured, devices, roles)
 
     def matrix(kind: str) -> Matrix | None:
         pairs = _pairs(measured, kind)
@@ -246,12 +253,19 @@ def composed(
         on_gpu = devices[i] == devices[j] and str(devices[i]).startswith("cuda")
         found = pairs.get((roles[i], roles[j], on_gpu), 1.0)
         load = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
+        if power is not None and on_gpu:
+            load *= power.load(i, [j])
         return max(1.0, found / load)
 
     computing = matrix(COMPUTE)
     assert computing is not None
     return Interference(
-        factors=computing, copying=matrix(COPY), stepping=matrix(STEP), cores=cores, host_cores=host
+        factors=computing,
+        copying=matrix(COPY),
+        stepping=matrix(STEP),
+        cores=cores,
+        host_cores=host,
+        power=power,
     )
 
 

@@ -27,9 +27,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Final, Literal, NoReturn, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 MAX_FAULTS = 50
 
@@ -41,6 +41,7 @@ BytesPerToken = Annotated[float, Field(strict=True, gt=0, le=1e12, allow_inf_nan
 Factor = Annotated[float, Field(strict=True, ge=1e-6, le=1e6, allow_inf_nan=False)]
 Deviation = Annotated[float, Field(strict=True, ge=0, le=1e6, allow_inf_nan=False)]
 Cores = Annotated[float, Field(strict=True, ge=1e-3, le=1e6, allow_inf_nan=False)]
+Watts = Annotated[float, Field(strict=True, ge=0, le=1e5, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]
 
 Item = TypeVar("Item")
@@ -150,6 +151,31 @@ class PairProfile(_Strict):
     step_b: Factor | None = None
     step_a_error: Deviation = 0.0
     step_b_error: Deviation = 0.0
+    watts_a: Watts | None = None
+    """What the shared GPU draws while worker `a` is busy alone; None: not measured, as are then the two others."""
+    watts_b: Watts | None = None
+    watts_both: Watts | None = None
+
+    @model_validator(mode="after")
+    def _all_watts(self) -> Self:
+        given = [self.watts_a, self.watts_b, self.watts_both]
+        if any(each is None for each in given) and given != [None] * 3:
+            raise ValueError("watts_a, watts_b and watts_both go together: give all of them or none")
+        return self
+
+
+class PowerProfile(_Strict):
+    """What a GPU may draw."""
+
+    limit_watts: Watts
+    idle_watts: Watts
+    """With all that is loaded, and nothing running."""
+
+    @model_validator(mode="after")
+    def _room(self) -> Self:
+        if not self.idle_watts < self.limit_watts:
+            raise ValueError(f"idle_watts {self.idle_watts:g} should be below limit_watts {self.limit_watts:g}")
+        return self
 
 
 class InterferenceProfile(_Strict):
@@ -158,6 +184,8 @@ class InterferenceProfile(_Strict):
     cores: Cores | None = None
     """Cores of the host; None: as many as are needed."""
     pairs: Annotated[tuple[PairProfile, ...], AfterValidator(_once)] = ()
+    power: PowerProfile | None = None
+    """Of a GPU; None: not measured."""
 
 
 class Profile(_Strict):

@@ -15,6 +15,7 @@ from dflash_run.messages import Applied, Apply, Computed, Group, Grouped, Open, 
 from dflash_run.profiling.grid import SHAPES, Cell, middle
 from dflash_run.profiling.messages import AskPeak, Dissect, Dissected, Peak, TimeCollective
 from dflash_run.profiling.pairs import Pair
+from dflash_run.profiling.power import PowerMeter
 from dflash_run.profiling.stage import Phase, Stage
 from dflash_run.training.messages import ComputeStates, TrainOn
 from dflash_run.training.preparation import Preparation
@@ -72,6 +73,8 @@ class Found:
     """Of each worker of a role, where they are unlike."""
     peaks: dict[str, int] = field(default_factory=dict)
     pairs: list[dict[str, Any]] = field(default_factory=list)
+    power: dict[str, float] | None = None
+    """What a GPU may draw, and does when idle, in watts."""
 
 
 class Measuring:
@@ -155,14 +158,19 @@ class Measuring:
         """How much slower two workers are at once than each alone, in turn."""
         cell = middle(cells)
         for pair in pairs:
+            meter, watts = PowerMeter(pair.shared), dict.fromkeys(("a", "b", "both"), 0.0)
+            self.found.power = self.found.power or meter.room()
             work = {worker: self._busy_with(worker, cell) for worker in (pair.a, pair.b)}
             alone: dict[tuple[Worker, str], list[float]] = defaultdict(list)
             both: dict[tuple[Worker, str], list[float]] = defaultdict(list)
             for _ in range(self._effort.rounds):
-                for worker in (pair.a, pair.b):
-                    _join(alone, self._stage.flow({worker: work[worker]}, self._effort.flow_s))
-                _join(both, self._stage.flow(work, self._effort.flow_s))
+                for side, busy, into in (("a", [pair.a], alone), ("b", [pair.b], alone), ("both", list(work), both)):
+                    with meter.watching() as readings:
+                        _join(into, self._stage.flow({worker: work[worker] for worker in busy}, self._effort.flow_s))
+                    watts[side] = max([watts[side], *readings])
             found: dict[str, Any] = {"a": pair.a[0], "b": pair.b[0], "shared": pair.shared}
+            if self.found.power is not None and all(watts.values()):
+                found |= {f"watts_{side}": round(value, 1) for side, value in watts.items()}
             for side, worker in (("a", pair.a), ("b", pair.b)):
                 for phase in work[worker]:
                     factor, error = _ratio(both[worker, phase.name], alone[worker, phase.name])

@@ -113,7 +113,7 @@ def _profile(prepared: Preparation, found: Found, place: str) -> Profile:
             "step": step,
             "transfer": _transfer(found.transfer),
             "hidden_bytes_per_token": prepared.pipeline.memory.bytes_per_token,
-            "interference": {"cores": here["cores"], "pairs": found.pairs},
+            "interference": {"cores": here["cores"], "pairs": found.pairs, "power": found.power},
             "memory": {f"{role}_peak_bytes": peak for role, peak in found.peaks.items()},
         }
     )

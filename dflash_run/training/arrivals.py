@@ -118,6 +118,12 @@ class Arrivals:
             self.release(arrival)
         self.mapped.forget(target)
 
+    def drain(self) -> None:
+        """Wait for copies that nobody wants any more, before their buffers are let go of."""
+        for arrival in self.copying:
+            arrival.copied.wait()
+        self.copying.clear()
+
     def release(self, arrival: Arrival) -> None:
         """Its buffer may be used again."""
         self._free.append(arrival.buffer)

@@ -124,7 +124,7 @@ class DeviceSampler:
             import pynvml
 
             pynvml.nvmlInit()
-            handles = [(gpu, pynvml.nvmlDeviceGetHandleByIndex(_physical(gpu))) for gpu in self._gpus]
+            handles = [(gpu, pynvml.nvmlDeviceGetHandleByIndex(physical(gpu))) for gpu in self._gpus]
         except Exception as error:  # a missing library or driver must not end a training
             self._path.write_text(json.dumps({"missing": f"{type(error).__name__}: {error}"}) + "\n")
             return
@@ -144,7 +144,7 @@ def _reading(nvml: Any, gpu: int, handle: Any, now: float) -> dict[str, Any]:
     }
 
 
-def _physical(gpu: int) -> int:
+def physical(gpu: int) -> int:
     """The driver's number of the GPU that this process calls `cuda:gpu`."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     parts = [part.strip() for part in visible.split(",") if part.strip()]

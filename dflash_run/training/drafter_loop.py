@@ -89,6 +89,7 @@ class DrafterLoop:
         """Work until told to finish, a run after the other where this worker is kept."""
         try:
             while self._run_once() and self._bench.rests():
+                self._arrivals.drain()
                 self._begin()
                 with self._bench.pulse.busy():
                     self._replica.restart(self._bench.pipeline.seed)

@@ -133,12 +133,14 @@ def _cases() -> Iterator[Case]:
     yield _gpu("gpu-1-1-one-card", "one-gpu", _topology(1, 1, "cuda:0"))
     drifting = {"growth": 2.0, "order": "given", "mean": 600, "end_limit": 0.05}
     yield _gpu("gpu-1-1-growing", "one-gpu", _topology(1, 1, "cuda:0"), **drifting)
-    # Half of the multiprocessors, since all of them come up against the GPU's power limit, which no pair does. Large
+    # Half of the multiprocessors, since all of them come up against the GPU's power limit (one case shows that). Large
     # batches, since threads share an interpreter and must not launch for most of their time.
     parts: dict[str, Any] = {"workers": THREADS, "sizes": (8,) * 8, "batch": 4, "anchors": 48, "samples": 2000}
     parts |= {"seconds": 62, "longest": 1536, "minutes": 1.4}
     for policy in POLICIES:
         yield _gpu(f"one-card-5-3-{policy}", "one-card", _topology(5, 3), policy=policy, **parts)
+    whole = parts | {"sizes": (16,) * 8, "batch": 8}
+    yield _gpu("one-card-5-3-whole", "one-card-whole", _topology(5, 3), **whole)
     slow = parts | {"sizes": (8,) * 5 + (16, 16, 8), "anchors": 96, "minutes": 2.0}
     yield _gpu("one-card-5-3-slow-drafter", "one-card-slow", _topology(5, 3), **slow)
     yield from _colocated()

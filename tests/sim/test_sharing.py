@@ -250,3 +250,68 @@ def test_a_factor_within_its_own_error_counts_as_none() -> None:
         noisy = {**pair("target", "target", 1.03, 1.03), "factor_a_error": error, "factor_b_error": error}
         found = composed({"pairs": [noisy]}, devices=[None] * 8, roles=["target"] * 8)
         assert found.factors[0][1] == expected and found.matters == (expected > 1)
+
+
+# Power ---------------------------------------------------------------------------------------------------------------
+
+
+def on_parts(watts: float, both: float, limit: float = 700.0) -> dict[str, Any]:
+    """Pairs of roles on parts of a GPU that draws 120 W alone; they slow each other down by nothing else."""
+    drawn = {"watts_a": 120 + watts, "watts_b": 120 + watts, "watts_both": 120 + both}
+    pairs = [
+        pair(a, b, 1.0, 1.0, "cuda:0") | drawn
+        for a, b in (("target", "target"), ("target", "drafter"), ("drafter", "drafter"))
+    ]
+    return {"pairs": pairs, "power": {"limit_watts": limit, "idle_watts": 120.0}}
+
+
+EIGHT = {"devices": ["cuda:0"] * 8, "roles": ["target"] * 5 + ["drafter"] * 3}
+
+
+def test_workers_that_together_ask_for_more_than_a_gpu_may_draw_are_slowed_by_the_cube_root() -> None:
+    found = composed(on_parts(105, 210), **EIGHT)
+    assert found.matters and found.power is not None
+    assert found.factor(0, range(8)) == pytest.approx((8 * 105 / 580) ** (1 / 3))
+    assert found.factor(0, range(5)) == found.factor(7, [7]) == 1.0, "five ask for 525 of 580 W"
+    assert found.factor(6, range(8), "step") > 1.0 == found.factor(6, range(8), "copy")
+
+
+def test_gpus_are_told_apart_and_a_gpu_with_room_slows_nobody() -> None:
+    halves = {"devices": ["cuda:0"] * 4 + ["cuda:1"] * 4, "roles": EIGHT["roles"]}
+    assert not composed(on_parts(105, 210), **halves).matters
+    assert not composed(on_parts(60, 120), **EIGHT).matters
+
+
+def test_workers_that_take_turns_on_a_gpu_draw_no_more_than_one() -> None:
+    assert composed(on_parts(500, 510), **EIGHT).power is None
+    assert composed(on_parts(200, 210), **EIGHT).power is None
+
+
+def test_what_a_pair_already_lost_to_the_limit_is_not_counted_twice() -> None:
+    measured = on_parts(300, 575)
+    for each in measured["pairs"]:
+        each |= {"factor_a": (600 / 580) ** (1 / 3), "factor_b": (600 / 580) ** (1 / 3)}
+    found = composed(measured, devices=["cuda:0"] * 2, roles=["target", "drafter"])
+    assert found.factor(0, [1]) == pytest.approx((600 / 580) ** (1 / 3))
+
+
+@pytest.mark.parametrize(
+    ("power", "drawn", "said"),
+    [
+        ({"limit_watts": 100.0, "idle_watts": 120.0}, {}, "idle_watts 120 should be below limit_watts 100"),
+        ({"limit_watts": 700.0}, {}, "interference.power.idle_watts: missing"),
+        ({"limit_watts": float("inf"), "idle_watts": 1.0}, {}, "interference.power.limit_watts"),
+        (None, {"watts_a": 200.0}, "watts_a, watts_b and watts_both go together"),
+        (None, {"watts_a": -1.0, "watts_b": 1.0, "watts_both": 1.0}, "interference.pairs.0.watts_a"),
+    ],
+)
+def test_watts_that_cannot_be_are_refused(power: Any, drawn: dict[str, Any], said: str) -> None:
+    with pytest.raises(TimingsError) as refused:
+        build_profile({"interference": {"pairs": [WHOLE | drawn], "power": power}})
+    assert said in "; ".join(refused.value.faults)
+
+
+def test_watts_survive_being_written_and_read(tmp_path: Path) -> None:
+    profile = build_profile({"interference": on_parts(105, 210)})
+    write_timings(profile, tmp_path / "timings.json")
+    assert read_timings(tmp_path / "timings.json") == profile

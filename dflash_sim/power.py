@@ -1,0 +1,71 @@
+"""What workers that share a GPU draw together, where that is more than the GPU may: its clock falls, and all slow down.
+
+No pair shows it: on an H200 split into eight parts a worker adds 105 W to 120, two stay far below the limit of 700, and
+all eight come up against it. What a processor draws beside its idle share goes with clock · voltage², and voltage about
+with the clock, so that the clock must fall by the cube root of what is asked for over what there is:
+
+    load(i) = max(1, Σ over busy j on i's GPU of watts(j) / (limit − idle)) ^ (1/3)
+
+Only workers whose draw was seen to add up have any here. Those that take turns on a GPU draw no more than one, and two
+that come up against the limit by themselves have it in their factors already.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dflash_sim.timings_file import InterferenceProfile, PairProfile, PowerProfile
+
+_ROOT: Final = 1 / 3
+_ADDS_UP: Final = 0.8
+"""Share of the sum of their draws that two workers must draw at once to count as running side by side."""
+
+
+@dataclass(frozen=True)
+class Power:
+    """Of W workers."""
+
+    watts: Sequence[float]
+    """[W]: what each adds to its GPU's draw while it is busy."""
+    gpus: Sequence[str | None]
+    """[W]: where each is; None: on none."""
+    spare: float
+    """Watts of a GPU beside its idle draw, > 0."""
+
+    @property
+    def matters(self) -> bool:
+        """Whether all workers of some GPU together ask for more than there is."""
+        return any(self._asked(gpu, range(len(self.watts))) > self.spare for gpu in set(self.gpus) - {None})
+
+    def load(self, worker: int, busy: Sequence[int]) -> float:
+        """How much longer the worker takes while these are busy, itself among them or not; ≥ 1."""
+        gpu = self.gpus[worker]
+        if gpu is None:
+            return 1.0
+        asked = self._asked(gpu, {worker, *busy})
+        return float((asked / self.spare) ** _ROOT) if asked > self.spare else 1.0
+
+    def _asked(self, gpu: str | None, workers: Iterable[int]) -> float:
+        return sum(self.watts[each] for each in workers if self.gpus[each] == gpu)
+
+
+def power_of(measured: InterferenceProfile, devices: Sequence[str | None], roles: Sequence[str]) -> Power | None:
+    """The power of workers on these devices; None where nothing was measured, or where they take turns."""
+    known, pairs = measured.power, [pair for pair in measured.pairs if pair.watts_both is not None]
+    if known is None or not pairs or not all(_adds_up(pair, known) for pair in pairs):
+        return None
+    drawn: dict[str, list[float]] = {}
+    for pair in pairs:
+        for role, watts in ((pair.a, pair.watts_a), (pair.b, pair.watts_b)):
+            assert watts is not None, "checked when read"
+            drawn.setdefault(role, []).append(max(watts - known.idle_watts, 0.0))
+    each = {role: sum(values) / len(values) for role, values in drawn.items()}
+    gpus = [device if str(device).startswith("cuda") else None for device in devices]
+    adds = [each.get(role, 0.0) if gpu is not None else 0.0 for role, gpu in zip(roles, gpus, strict=True)]
+    return Power(adds, gpus, known.limit_watts - known.idle_watts)
+
+
+def _adds_up(pair: PairProfile, known: PowerProfile) -> bool:
+    assert pair.watts_a is not None and pair.watts_b is not None and pair.watts_both is not None
+    apart = pair.watts_a + pair.watts_b - 2 * known.idle_watts
+    return pair.watts_both - known.idle_watts >= _ADDS_UP * apart
