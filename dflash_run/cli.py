@@ -22,9 +22,11 @@ from dflash_sim.cli import (
     read,
     status_of,
 )
+from dflash_sim.interrupts import interruptible
 from dflash_sim.prediction import summary_of
 from policies.faults import Fault, PipelineError
 from policies.loading import load
+from reports.commands import run_and_exit
 from reports.summary import to_json, versions, write_text
 from reports.table import print_run
 
@@ -86,14 +88,17 @@ def rehearse_command(
     folder = out if out is not None else Path("runs") / name_of(pipeline, file)
     check_outputs(folder)
     title = f"{name_of(pipeline, file)}: {described(pipeline)}, {driver} × {speedup:g}"
-    with live_view(title) as watch:
-        run = rehearse(pipeline, folder, driver=driver, speedup=speedup, watch=watch)
-    summary = summary_of(run, kind="rehearsal", driver=driver, speedup=speedup)
-    write_text(folder / "summary.json", to_json(summary))
-    if as_json:
-        sys.stdout.write(to_json(summary))
-    else:
-        print_run(console(), summary, title)
+    with interruptible() as interrupted:  # until the summary is there
+        with live_view(title) as watch:
+            run = rehearse(
+                pipeline, folder, driver=driver, speedup=speedup, watch=watch, interrupted=interrupted
+            )  # fmt: skip
+        summary = summary_of(run, kind="rehearsal", driver=driver, speedup=speedup)
+        write_text(folder / "summary.json", to_json(summary))
+        if as_json:
+            sys.stdout.write(to_json(summary))
+        else:
+            print_run(console(), summary, title)
     raise typer.Exit(status_of([summary]))
 
 
@@ -158,4 +163,4 @@ def _sizes(given: str | None) -> list[int] | None:
 
 def main() -> None:
     """The console script."""
-    sys.exit(guarded(app, sys.argv[1:]))
+    run_and_exit(lambda: guarded(app, sys.argv[1:]))

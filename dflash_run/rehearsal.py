@@ -31,14 +31,16 @@ def rehearse(
     driver: str = "threads",
     speedup: float = 1.0,
     watch: Callable[[float, Run], None] | None = None,
+    interrupted: Callable[[], bool] | None = None,
 ) -> Run:
     """Run the pipeline with real workers whose computing is a timed sleep; the trace is kept in `folder`.
 
-    `watch(now_s, run)` is called several times a second. Raises as `dflash_sim.prediction.simulate` does.
+    `watch(now_s, run)` is called several times a second. `interrupted`: whether somebody asked for the end; None:
+    signals are heard here. Raises as `dflash_sim.prediction.simulate` does.
     """
     run = prepare(pipeline)
     with contextlib.ExitStack() as stack:
-        interrupted = stack.enter_context(interruptible())
+        asked = interrupted or stack.enter_context(interruptible())
         writer = stack.enter_context(trace_writer(folder, "rehearsal", run, every_s=2.0))
         store = PayloadStore(folder / "payloads")
         stack.callback(store.clear)
@@ -54,7 +56,7 @@ def rehearse(
             stores=folder,
             speedup=speedup,
             limits=Limits(at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s),
-            interrupted=interrupted,
+            interrupted=asked,
             watch=None if watch is None else lambda now: watch(now, run),
         )
         end = launcher.run()

@@ -195,7 +195,7 @@ def fit(
 
 def main() -> None:
     """The console script: runs a command and turns the user's mistakes into lines and exit status 2."""
-    sys.exit(guarded(app, sys.argv[1:]))
+    commands.run_and_exit(lambda: guarded(app, sys.argv[1:]))
 
 
 def guarded(command: typer.Typer, arguments: list[str]) -> int:

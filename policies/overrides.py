@@ -1,9 +1,10 @@
-"""`--set dotted.key=value`: changes to the mapping that a file holds, before it is checked."""
+"""`--set dotted.key=value`: changes to the mapping that a file holds, before it is checked; `null` takes a key out."""
 
 from collections.abc import Iterable
 from typing import Final
 
 from policies.faults import ABSENT, Fault, PipelineError
+from policies.suggest import keys_at
 from policies.yamltext import parse
 
 # Setting one of these removes the others of its mapping that the file gives: the user has changed their mind.
@@ -34,7 +35,20 @@ def _apply(mapping: dict[str, object], text: str, placed: set[str]) -> None:
     parts = key.strip().split(".")
     if not equals or not all(parts):
         raise PipelineError([Fault("--set", text, _FORM, "e.g. dispatch.depth=4")])
-    place(mapping, parts, _value(text, value), placed)
+    found = _value(text, value)
+    if found is None and value.strip() and parts[-1] in keys_at(tuple(parts[:-1])):
+        _remove(mapping, parts)
+    else:
+        place(mapping, parts, found, placed)
+
+
+def _remove(mapping: dict[str, object], parts: list[str]) -> None:
+    """Take a key out, so that its default holds, as where a file leaves it out."""
+    at: object = mapping
+    for part in parts[:-1]:
+        at = at.get(part) if isinstance(at, dict) else None
+    if isinstance(at, dict):
+        at.pop(parts[-1], None)
 
 
 def _value(override: str, text: str) -> object:

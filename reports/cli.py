@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 
 from policies.faults import ABSENT, Fault, PipelineError, one_line
 from policies.trace import TraceError
-from reports.commands import COMPLETE, console, guarded
+from reports.commands import COMPLETE, console, guarded, run_and_exit
 from reports.difference import difference_json, difference_tables, difference_text
 from reports.outcome import contradictions, verdict_text
 from reports.runs import Given, Run, load_given
@@ -115,8 +115,8 @@ def main() -> None:
     """The console script."""
     words = sys.argv[1:]
     if words[:1] == ["diff"]:
-        sys.exit(guarded(diff_app, words[1:]))
-    sys.exit(guarded(report_app, words or ["--help"]))
+        run_and_exit(lambda: guarded(diff_app, words[1:]))
+    run_and_exit(lambda: guarded(report_app, words or ["--help"]))
 
 
 def _check_extra() -> None:

@@ -2,8 +2,11 @@
 
 import contextlib
 import os
+import signal
 import sys
-from typing import Any, Final
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -20,6 +23,28 @@ COMPLETE: Final = 0
 UNUSABLE: Final = 2
 INCOMPLETE: Final = 3
 INTERRUPTED: Final = 130
+_ENDING: Final = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+
+
+def run_and_exit(run: Callable[[], int]) -> NoReturn:
+    """Run the process's only command and exit with its status; SIGTERM and SIGHUP end it as Ctrl-C does.
+
+    They may come again and again: once the command is over they are ignored. What is ignored before (nohup) stays so.
+    """
+    heard = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        for number in heard:
+            signal.signal(number, end)
+        status = run()
+    except KeyboardInterrupt:  # between the command and its handler
+        status = INTERRUPTED
+    for number in heard:
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(status)
 
 
 def guarded(command: typer.Typer, arguments: list[str], *more: type[Exception]) -> int:

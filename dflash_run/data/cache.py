@@ -47,7 +47,7 @@ class Report:
     def __str__(self) -> str:
         text = f"{self.kept:,} samples, {self.tokens:,} tokens, {self.supervised:,} of them supervised"
         if self.truncated:
-            text += f"; {self.truncated:,} samples were cut"
+            text += f"; cut: {self.truncated:,}"
         if self.dropped:
             text += f"; {self.dropped:,} of {self.read:,} dropped: no two supervised tokens in a row"
         return text

@@ -111,7 +111,8 @@ def read_shape(folder: Path) -> DrafterShape:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         rule = f"must be a folder with a readable {CONFIG} ({reason})"
-        fault = Fault(KEY, str(folder), rule, "give a folder that a training exported, or leave the key out")
+        remedy = "give the folder of a DFlash drafter (config.json, model.safetensors), or leave the key out"
+        fault = Fault(KEY, str(folder), rule, remedy)
         raise PipelineError([fault]) from None
     values = {field.name: _value(config, field.name) for field in fields(DrafterShape)}
     given = {name: value for name, value in values.items() if value is not ABSENT or name not in _OPTIONAL}

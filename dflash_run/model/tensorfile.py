@@ -47,6 +47,18 @@ def check_tensors(path: Path, expected: Mapping[str, Tensor], key: str) -> None:
         raise PipelineError(faults)
 
 
+def check_finite(path: Path, key: str) -> None:
+    """Read all numbers of a file: NaN and infinities would be trained on. Raises PipelineError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = [name for name in file.keys() if not bool(file.get_tensor(name).isfinite().all())]  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, key, error) from error
+    if names:
+        rule = f"must hold finite numbers: {names[0]} in {path.name} has others"
+        raise PipelineError([Fault(key, str(path.parent), rule, "take an earlier one")])
+
+
 def _unreadable(path: Path, key: str, error: Exception) -> PipelineError:
     return PipelineError([Fault(key, str(path), f"must be a readable safetensors file: {error}")])
 

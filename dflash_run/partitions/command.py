@@ -9,6 +9,7 @@ from dflash_run.live import live_view
 from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
 from dflash_run.training.train import train
 from dflash_sim.cli import check_outputs, console, described, name_of, status_of
+from dflash_sim.interrupts import interruptible
 from dflash_sim.prediction import prepare, summary_of
 from policies.pipeline import Pipeline
 from reports.summary import to_json, write_text
@@ -31,13 +32,16 @@ def rehearse_computing(
         people.print(f"one GPU, not split: {stage.split.refused}; workers share all of it", markup=False)
     title = f"{name}: {described(prepared.pipeline)}, {stage.place}"
     run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
-    with live_view(title) as watch:
-        run, told = train(prepared, folder, hire=stage.hire, run=run, kind="rehearsal", watch=watch)
-    compute = {"workers": stage.place, "refused": stage.split.refused}
-    summary = summary_of(run, kind="rehearsal", driver="threads", compute=compute, **told)
-    write_text(folder / "summary.json", to_json(summary))
-    if as_json:
-        sys.stdout.write(to_json(summary))
-    else:
-        print_run(people, summary, title)
+    with interruptible() as interrupted:  # until the summary is there
+        with live_view(title) as watch:
+            run, told = train(
+                prepared, folder, hire=stage.hire, run=run, kind="rehearsal", watch=watch, interrupted=interrupted
+            )  # fmt: skip
+        compute = {"workers": stage.place, "refused": stage.split.refused}
+        summary = summary_of(run, kind="rehearsal", driver="threads", compute=compute, **told)
+        write_text(folder / "summary.json", to_json(summary))
+        if as_json:
+            sys.stdout.write(to_json(summary))
+        else:
+            print_run(people, summary, title)
     return status_of([summary])

@@ -14,6 +14,7 @@ from dflash_run.training.messages import ComputeStates, Evaluate, Evaluated, Hel
 from dflash_run.training.progress import Progress
 from dflash_run.training.saving import Saving
 from dflash_run.training.scalars import Scalars
+from dflash_run.training.unmoved import Unmoved
 from dflash_run.transport.parcel import HOST, Parcel
 from dflash_run.transport.slots import SlotTable
 from policies.effects import Deliver, Step
@@ -45,6 +46,7 @@ class TrainingBriefing:
         self._figures: dict[int, dict[str, float]] = {}
         """Held-out figures by step; none where the evaluation failed."""
         self._failures: list[str] = []
+        self.unmoved = Unmoved()
         self._tried: set[int] = set()
         """Drafters that were asked for the last checkpoint."""
         self._over = False
@@ -54,7 +56,7 @@ class TrainingBriefing:
     def failures(self) -> list[str]:
         """What could not be written, evaluated or trained, in words."""
         saving = [] if self.saving is None else self.saving.failures
-        return [*self.held_out.failures(), *self._failures, *saving]
+        return [*self.held_out.failures(), *self.unmoved.failures(), *self._failures, *saving]
 
     @property
     def unsaved(self) -> bool:
@@ -153,8 +155,7 @@ class TrainingBriefing:
             return
         self._logged = step
         self.scalars.latest.update(report)
-        if not report["applied"]:
-            self._failures.append(f"step {step}: its gradient was not finite, or had no weight: the weights stayed")
+        self.unmoved.note(step, report)
         if (step + 1) % self.log_every == 0 or step == 0:
             self.scalars.log(self.progress.steps_before + step + 1, self.clock(), report)
 

@@ -14,6 +14,7 @@ from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.preparation import Preparation, prepare_training
 from dflash_sim.cli import COMPLETE, INCOMPLETE, check_outputs, console, described, name_of, status_of
 from dflash_sim.folders import claimed
+from dflash_sim.interrupts import interruptible
 from dflash_sim.prediction import prepare, summary_of
 from dflash_sim.timings_file import TimingsError, read_timings
 from policies.faults import ABSENT, Fault, PipelineError, one_line
@@ -59,7 +60,9 @@ def train_file(
     title = f"{name}: {described(prepared.pipeline)}"
     run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)
     foresight = None if foretold is None else foretold.beside(run)
-    with claimed(folder):  # before anything in it is touched: another run may be at work there
+    # Claimed before anything in it is touched: another run may be at work there. Signals are heard until the summary
+    # is there: a scheduler sends them again and again.
+    with claimed(folder), interruptible() as interrupted:
         for line in _introduced(prepared):
             people.print(line, style="dim", highlight=False, markup=False)
         if (earlier := checkpoints.set_aside(folder)) is not None:
@@ -68,15 +71,17 @@ def train_file(
             foretold.write(folder)
             people.print(_foretold(foretold.summary), style="dim", highlight=False, markup=False)
         with live_view(title, foresight) as watch:
-            run, told = train(prepared, folder, verify=verify, watch=watch, run=run, ours=True)
-    summary = summary_of(run, kind="training", **told)
-    if foretold is not None and foresight is not None:
-        summary["prediction"] = finite(compared(foretold, foresight, summary))
-    whole = _written(folder / "summary.json", to_json(summary))
-    if as_json:
-        sys.stdout.write(to_json(summary))
-    else:
-        _print(people, summary, title)
+            run, told = train(
+                prepared, folder, verify=verify, watch=watch, run=run, ours=True, interrupted=interrupted
+            )  # fmt: skip
+        summary = summary_of(run, kind="training", **told)
+        if foretold is not None and foresight is not None:
+            summary["prediction"] = finite(compared(foretold, foresight, summary))
+        whole = _written(folder / "summary.json", to_json(summary))
+        if as_json:
+            sys.stdout.write(to_json(summary))
+        else:
+            _print(people, summary, title)
     training = summary["training"]
     return status_of([summary]) if whole and not training["unsaved"] and not training["broken"] else INCOMPLETE
 
@@ -143,13 +148,19 @@ def _read(file: Path | None, resume: Path | None, overrides: list[str]) -> Pipel
 
 
 def _fresh(folder: Path, resume: Path | None) -> Path:
-    """Where the run goes: a resumed one beside the first, which keeps its trace."""
+    """Where the run goes: a resumed one beside the one that it goes on from, which keeps its trace."""
     if resume is None:
         return folder
-    number = 2
-    while folder.with_name(f"{folder.name}-{number}").exists():
-        number += 1
-    return folder.with_name(f"{folder.name}-{number}")
+    kept = checkpoints.find(resume)
+    if kept.parent.name == checkpoints.FOLDER:
+        folder = kept.parent.parent
+    first, dash, number = folder.name.rpartition("-")
+    if dash and number.isdecimal() and folder.with_name(first).is_dir():
+        folder = folder.with_name(first)  # a third part beside the second is number 3
+    count = 2
+    while folder.with_name(f"{folder.name}-{count}").exists():
+        count += 1
+    return folder.with_name(f"{folder.name}-{count}")
 
 
 def _gpus() -> int:
@@ -168,7 +179,8 @@ def _introduced(prepared: Preparation) -> list[str]:
         f"devices: targets {', '.join(map('+'.join, placement.targets))}; drafters {', '.join(placement.drafters)}",
     ]
     if host is not None:
-        lines.append(f"staging: at most {host / 1e9:.2f} GB of host memory")
+        size = f"{host / 1e9:.2f} GB" if host >= 1e8 else f"{host / 1e6:.2f} MB"
+        lines.append(f"staging: at most {size} of host memory")
     if placement.gpus():
         needs = (f"a {role} {each.total / 1e9:.1f} GB" for role, each in prepared.footprints.items())
         lines.append(f"on its device needs {', '.join(needs)}")

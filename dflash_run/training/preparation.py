@@ -105,6 +105,13 @@ def _missing(p: Pipeline, placement: Placement) -> Iterator[Fault]:
         yield Fault("training.tracker", p.training.tracker, f"needs the package {needed[0]}", remedy)
     if p.model.attention == "flash_attention_2":
         yield from _flash_faults(p, placement)
+    if p.training.evaluate_every and p.data is not None and not p.data.held_out:
+        rule = "needs samples that are held out, and data.held_out is 0"
+        remedy = "e.g. data.held_out: 0.02, or leave training.evaluate_every out"
+        yield Fault("training.evaluate_every", p.training.evaluate_every, rule, remedy)
+    if p.topology.target_gpus > 1 and any(not name.startswith("cuda") for names in placement.targets for name in names):
+        rule = "must be 1 for targets on the CPU"
+        yield Fault("topology.target_gpus", p.topology.target_gpus, rule, "give them GPUs, or leave it out")
     if p.dispatch.placement == "producer":
         rule = "must be taker, or left out, to train: hidden states wait on the target's side"
         yield Fault("dispatch.placement", p.dispatch.placement, rule)
@@ -160,7 +167,7 @@ def _read_shape(p: Pipeline, found: dict[str, Any]) -> None:
 
 
 def _read_start(p: Pipeline, found: dict[str, Any]) -> None:
-    if p.model.warm_start is not None:
+    if p.model.warm_start is not None and "resume" not in found:  # else the weights are the checkpoint's
         from dflash_run.model.exported import check_exported, read_shape
 
         folder = Path(p.model.warm_start)
@@ -210,6 +217,7 @@ def _size(p: Pipeline, found: dict[str, Any]) -> None:
     slot_bytes, memory = _sizes(pipeline, plan, found["leg"])
     footprints = _footprints(pipeline, found, plan, slot_bytes, memory)
     faults = [*_staging_faults(memory), *_device_faults(pipeline, found["placement"], footprints)]
+    faults += _cpu_faults(found["placement"], footprints)
     if faults:
         raise PipelineError(faults)
     found |= {"pipeline": pipeline, "slot_bytes": slot_bytes, "memory": memory, "footprints": footprints}
@@ -301,6 +309,17 @@ def _device_faults(p: Pipeline, placement: Placement, footprints: dict[str, Foot
         rule = f"must hold the workers of each device: {told}"
         remedy = "lower training.pass_slots, data.batch or dispatch.depth, or move a worker"
         yield Fault("memory.device_limit", limit, rule, remedy)
+
+
+def _cpu_faults(placement: Placement, footprints: dict[str, Footprint]) -> Iterator[Fault]:
+    """What this machine cannot hold of the workers that compute on its CPU."""
+    targets = sum(names == ("cpu",) for names in placement.targets)
+    needed = targets * footprints["target"].total + placement.drafters.count("cpu") * footprints["drafter"].total
+    here = available_bytes()
+    if here is not None and needed > here:
+        rule = f"must fit the {here / 1e9:.1f} GB of free memory: workers on the CPU need {needed / 1e9:.1f} GB"
+        remedy = "have fewer of them, or lower training.pass_slots or data.batch"
+        yield Fault("topology", ABSENT, rule, remedy)
 
 
 _LESS: Final = "lower dispatch.depth, or the size of a batch"

@@ -39,7 +39,7 @@ class Resumed:
 def resumed_from(path: Path, plan: TrainingPlan, corpus: Corpus, shape: DrafterShape) -> Resumed:
     """The checkpoint that `path` means. Raises PipelineError with all that speaks against going on from it.
 
-    Of the tensors only names, shapes and the files' lengths are looked at.
+    Its tensors are read once, and not kept.
     """
     folder = checkpoints.find(path)
     kept = checkpoints.read(folder)
@@ -93,13 +93,14 @@ def _sizes_then(kept: Checkpoint, shape: DrafterShape) -> dict[str, Any]:
 
 
 def _damage(folder: Path, shape: DrafterShape) -> list[Fault]:
-    from dflash_run.model.tensorfile import check_tensors
+    from dflash_run.model.tensorfile import check_finite, check_tensors
     from dflash_run.training.replica import kept_tensors
 
     faults: list[Fault] = []
     for name, expected in kept_tensors(shape).items():
         try:
             check_tensors(folder / name, expected, "--resume")
+            check_finite(folder / name, "--resume")
         except PipelineError as error:
             faults += error.faults
     return faults

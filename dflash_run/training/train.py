@@ -66,18 +66,20 @@ def train(
     run: Run | None = None,
     kind: str = "training",
     ours: bool = False,
+    interrupted: Callable[[], bool] | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """Train what `prepare_training` prepared; everything is kept in `folder`.
 
     `hire`: where workers come from; None: spawned processes. `watch(now_s, run, figures)` is called several times a
     second. `run`: one that was prepared for this (`timed=False`). `kind`: what the trace says it is of. `ours`: whether
-    the caller has claimed the folder. Returns the run and what its summary says of the training.
+    the caller has claimed the folder. `interrupted`: whether somebody asked for the end; None: signals are heard here.
+    Returns the run and what its summary says of the training.
     """
     pipeline = prepared.pipeline
     run = run or prepare(pipeline, plan=prepared.leg, timed=False)
     progress = _progress(prepared)
     with contextlib.ExitStack() as stack:
-        interrupted = stack.enter_context(interruptible())
+        asked = interrupted or stack.enter_context(interruptible())
         stack.enter_context(contextlib.nullcontext() if ours else claimed(folder))
         _clear(folder)  # an earlier run may have been killed
         stack.callback(_clear, folder)
@@ -100,7 +102,7 @@ def train(
             limits=Limits(
                 at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s, start_s=START_S, close_s=CLOSE_S
             ),
-            interrupted=lambda: interrupted() or bool(recording.failure),
+            interrupted=lambda: asked() or bool(recording.failure) or briefing.unmoved.diverged,
             watch=None if watch is None else lambda now: watch(now, run, scalars.latest),
         )
         briefing.clock = launcher.now
@@ -112,7 +114,8 @@ def train(
     run.failures.extend(failure for failure in (scalars.failure, recording.failure) if failure)
     run.told["launcher"] = launcher.cost()
     told = _told(prepared, progress, scalars, slots, folder)
-    told["training"] |= {"unsaved": briefing.unsaved, "broken": launcher.broken or recording.failure or None}
+    broken = launcher.broken or recording.failure or briefing.unmoved.lost()
+    told["training"] |= {"unsaved": briefing.unsaved, "broken": broken or None}
     return run, told
 
 

@@ -139,6 +139,13 @@ def test_an_override_replaces_the_alternatives_of_its_key() -> None:
     assert only_fault("{}", "dispatch.capacity=2", "dispatch.depth=2").key == "dispatch.capacity"
 
 
+def test_null_takes_a_key_out_as_if_the_file_had_left_it_out() -> None:
+    text = "dispatch: {depth: 4}\nmodel: {name_or_path: a/b, warm_start: old}\nstop: {at_s: 3}"
+    plain = loads("model: {name_or_path: a/b}")
+    taken = ["dispatch.depth=null", "model.warm_start=null", "stop.at_s=null", "memory.host_limit=null"]
+    assert loads(text, taken) == plain
+
+
 @pytest.mark.parametrize(
     ("override", "key"),
     [
@@ -151,7 +158,7 @@ def test_an_override_replaces_the_alternatives_of_its_key() -> None:
         ("seed.x=3", "--set seed.x"),
         ("faults.3.kind=hang", "--set faults.3"),
         ("dispatch.depth=", "dispatch.depth"),
-        ("dispatch.depth=null", "dispatch.depth"),
+        ("dispatch.dept=null", "dispatch.dept"),
         ("dispatch.dept=3", "dispatch.dept"),
         ("dispatch.depth=012", "dispatch.depth"),
         ("dispatch.depth=3\nseed: 4", "--set"),

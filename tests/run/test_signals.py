@@ -95,3 +95,29 @@ def test_a_hangup_stays_ignored_under_nohup() -> None:
             assert not interrupted()
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_signal_that_comes_again_and_again_ends_a_run_in_order_and_once(tmp_path: Path, running: bool) -> None:
+    """Until the summary is there; before the run starts there is none, and nothing is left to end in order."""
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "topology: {targets: 1, drafters: 1}\ndata: {batches: 100000}\n"
+        "timings: {target: {seconds: 0.01}, drafter: {seconds: 0.01}}\n"
+    )
+    root = str(Path(__file__).parents[2])
+    command = [sys.executable, "-m", "dflash_run", "rehearse", str(file), "-o", str(tmp_path / "run")]
+    path = os.pathsep.join([root, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    said = tmp_path / "said"
+    with said.open("wb") as out:
+        started = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}, stdout=out, stderr=out)
+    until = time.monotonic() + 60
+    there = (tmp_path / "run" / "trace.parts") if running else (tmp_path / "run")
+    while not there.exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    while started.poll() is None and time.monotonic() < until:
+        started.send_signal(signal.SIGHUP)
+        time.sleep(0.02)
+    assert started.wait(1) == 130, said.read_text()
+    assert "Traceback" not in said.read_text()
+    assert not running or (tmp_path / "run" / "summary.json").exists()

@@ -433,3 +433,33 @@ def test_checkpoints_of_an_earlier_training_are_set_aside(case: Path, tmp_path: 
     assert set_aside(tmp_path / "run") == tmp_path / "run" / "checkpoints-1"
     assert set_aside(tmp_path / "run") is None
     assert [path.name for path in (tmp_path / "run" / "checkpoints-1").glob("step-*")] == ["step-00000002"]
+
+
+@pytest.mark.parametrize("file", ["weights.safetensors", "optimizer.safetensors"])
+def test_a_checkpoint_with_numbers_that_are_not_finite_is_refused(
+    refused: Refused, case: Path, tmp_path: Path, file: str
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    checkpoint = _edited(case, tmp_path / "run", {})
+    tensors = load_file(checkpoint / file)
+    next(iter(tensors.values())).view(-1)[0] = float("nan")
+    save_file(tensors, checkpoint / file)
+    _only(refused("--resume", str(checkpoint)), "--resume", "finite numbers", "take an earlier one")
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "told"),
+    [
+        ("training.evaluate_every=2", "training.evaluate_every", "data.held_out is 0"),
+        ("topology.target_gpus=2", "topology.target_gpus", "on the CPU"),
+        ("model.block_size=90000000", "topology", "GB of free memory"),
+    ],
+)
+def test_what_would_be_ignored_or_cannot_fit_is_refused(refused: Refused, change: str, key: str, told: str) -> None:
+    _only(refused("--set", change), key, told)
+
+
+def test_a_resumed_training_needs_no_warm_start_any_more(case: Path, tmp_path: Path) -> None:
+    pipeline = training_pipeline(case, model={"warm_start": str(tmp_path / "gone")})
+    prepare_training(pipeline, gpus=0, resume=case / "run")

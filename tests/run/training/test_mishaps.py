@@ -175,6 +175,13 @@ def test_held_out_figures_that_are_not_finite_are_null_and_told(case: Path, tmp_
     assert any("held_out_loss" in failure and "not finite" in failure for failure in summary["failures"])
 
 
+def test_a_training_whose_gradients_stay_broken_ends_with_what_it_had(case: Path, tmp_path: Path) -> None:
+    wild = {"learning_rate": 1e300, "clip": 1e30, "warmup": 0, "save_every": 0}
+    summary = trained(case, tmp_path, training=wild, data={"epochs": 9})
+    assert summary["batches"]["trained"] < summary["batches"]["planned"] and saved_in(tmp_path, summary)
+    assert summary["training"]["broken"] == summary["failures"][-1] and "not finite" in summary["failures"][-1]
+
+
 POLICY = (
     "from policies.builtin import Shared\n"
     "class Late(Shared):\n"
