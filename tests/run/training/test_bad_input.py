@@ -463,3 +463,14 @@ def test_what_would_be_ignored_or_cannot_fit_is_refused(refused: Refused, change
 def test_a_resumed_training_needs_no_warm_start_any_more(case: Path, tmp_path: Path) -> None:
     pipeline = training_pipeline(case, model={"warm_start": str(tmp_path / "gone")})
     prepare_training(pipeline, gpus=0, resume=case / "run")
+
+
+def test_a_resumed_training_goes_beside_the_one_that_it_goes_on_from(case: Path, tmp_path: Path) -> None:
+    _edited(case, tmp_path / "run", {})
+    for resume in (tmp_path / "run", tmp_path / "run" / "checkpoints" / "step-00000002"):
+        assert command._fresh(Path("runs/other"), resume) == tmp_path / "run-2"
+    _edited(case, tmp_path / "run-2", {})
+    assert command._fresh(Path("runs/other"), tmp_path / "run-2") == tmp_path / "run-3"
+    _edited(case, tmp_path / "exp-7", {})
+    assert command._fresh(Path("runs/other"), tmp_path / "exp-7") == tmp_path / "exp-7-2"
+    assert command._fresh(Path("runs/other"), None) == Path("runs/other")
