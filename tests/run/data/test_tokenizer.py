@@ -154,6 +154,17 @@ def test_a_tokenizer_that_is_not_there_is_a_fault(model: Model, key: str) -> Non
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("family", ["Qwen3", "Gemma", "GPTNeoX", "Mistral"])
+def test_a_folder_without_a_tokenizer_is_told_by_the_key_that_mends_it(tmp_path: Path, family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    getattr(transformers, f"{family}Config")().save_pretrained(tmp_path)
+    own, named = Model(name_or_path=str(tmp_path)), Model(tokenizer=str(tmp_path))
+    with pytest.raises(PipelineError, match=r"^model.tokenizer: must be given: there is no tokenizer .*or bytes$"):
+        load_tokenizer(own)
+    with pytest.raises(PipelineError, match=r"^model.tokenizer: got .*: there is no tokenizer in it; .*or bytes$"):
+        load_tokenizer(named)
+
+
 def test_the_mask_is_the_files_or_the_tokenizers() -> None:
     assert mask_token(Model(mask_token_id=7), ByteTokenizer(), 300) == 7
     assert mask_token(Model(), ByteTokenizer(), 262) == MASK
