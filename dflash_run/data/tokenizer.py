@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from dflash_run.data.bytelevel import ByteTokenizer
 from dflash_run.data.conversations import Message, assistant_spans
-from dflash_run.data.faults import FOREIGN_CODE, BadSample, reason_of, refused
+from dflash_run.data.faults import FOREIGN_CODE, BadSample, TemplateRefusal, reason_of, refused
 from policies.faults import ABSENT, PipelineError, shown
 from policies.sections.training import Model
 
@@ -115,7 +115,7 @@ class HubTokenizer:
         try:
             return self._tokenizer.apply_chat_template(list(messages), **options)
         except Exception as error:  # a template is a program of others: it may raise anything
-            raise BadSample(list(messages), f"is refused by the chat template ({reason_of(error)})") from None
+            raise TemplateRefusal(list(messages), f"is refused by the chat template ({reason_of(error)})") from None
 
     def _encoded(self, text: str, **options: Any) -> Any:
         try:

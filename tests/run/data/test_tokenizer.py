@@ -88,6 +88,12 @@ def test_turns_with_equal_or_empty_texts_are_told_apart() -> None:
     assert _said(HubTokenizer(word_tokenizer(PLAIN)), same) == ["a<|im_end|>", "<|im_end|>"]
 
 
+def test_a_turn_that_the_template_leaves_out_makes_nobody_elses_words_the_assistants() -> None:
+    silent = "{% for m in messages if m.role != 'assistant' %}{{ m.content + '<|im_end|>' }}{% endfor %}"
+    users: list[dict[str, object]] = [*TALK, {"role": "user", "content": "and two"}]
+    assert _said(HubTokenizer(word_tokenizer(silent)), users) == []
+
+
 def test_a_template_that_refuses_a_conversation_is_told() -> None:
     refusing = "{{ raise_exception('users first') }}"
     with pytest.raises(BadSample, match="users first"):
