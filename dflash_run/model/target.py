@@ -17,7 +17,7 @@ from dflash_run.data.faults import reason_of, refused
 from dflash_run.model.config import check_taps, target_config, unusable
 from dflash_run.model.quiet import quiet
 from dflash_run.model.random_weights import fill_
-from policies.faults import PipelineError
+from policies.faults import PipelineError, shown
 from policies.sections.training import Model
 
 BUILDABLE: Final = ("must have a config.json that its layers can be built from", "repair it, or take another target")
@@ -211,8 +211,8 @@ def _loadable(config: Any) -> tuple[str, str]:
     quantised = getattr(config, "quantization_config", None)
     if quantised is None:
         return "must hold weights that can be loaded", f"give a complete folder with safetensors; {_NO_WEIGHTS}"
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised.quant_method
-    rule = f"must hold weights that can be loaded here: its config.json says that they are quantised by {method}"
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", None)
+    rule = f"must hold weights that can be loaded here: its config.json says that they are quantised by {shown(method)}"
     return rule, f"install what that needs, or give the target as it was before; {_NO_WEIGHTS}"
 
 

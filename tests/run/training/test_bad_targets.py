@@ -127,7 +127,10 @@ def test_a_configuration_that_nothing_can_be_built_from_is_a_fault(
 def test_quantised_weights_whose_library_is_missing_are_refused(case: Path) -> None:
     changed(case, quantization_config={"quant_method": "awq", "bits": 4})
     text = told(case, **REAL)
-    assert text.startswith("model.name_or_path: ") and "quantised by awq (" in text and "install what that" in text
+    assert text.startswith("model.name_or_path: ") and "quantised by 'awq' (" in text and "install what that" in text
+    for damaged in ("awq", [1], {"bits": 4}):
+        changed(case, quantization_config=damaged)
+        assert told(case, **REAL).startswith("model.name_or_path: ")
 
 
 @pytest.mark.parametrize("model", [{}, REAL], ids=["random", "real"])
