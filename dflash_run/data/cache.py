@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dflash_run.data.samples import Tokens, supervised_pairs
 from dflash_run.jsonfile import read_mapping
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the folder's layout and of how samples become tokens; part of every cache's name."""
 _ABANDONED_S: Final = 24 * 3600.0
 _BLOCK: Final = 1 << 24

@@ -14,7 +14,8 @@ def assistant_spans(messages: Sequence[Message], render: Render) -> list[Span]:
     Works with any template that puts each message's text in one place. A turn's end is found by rendering the
     conversation with another text in its place: what differs is the turn. That stands also where a template
     rewrites earlier turns (drops their reasoning), which a comparison of growing prefixes does not survive. Its
-    start is the end of the generation prompt, where the text before it is the same with and without the turn.
+    start is the end of the generation prompt, where the text before it is the same with and without the turn. A turn
+    that the template leaves out has no span.
     """
     full = render(messages, False)
     spans: list[Span] = []
@@ -23,6 +24,8 @@ def assistant_spans(messages: Sequence[Message], render: Render) -> list[Span]:
             continue
         stand_in: Message = {"role": "assistant", "content": _absent_from(full)}
         other = render([*messages[:index], stand_in, *messages[index + 1 :]], False)
+        if other == full:
+            continue
         start = _common(full, other)
         end = len(full) - _common(full[start:][::-1], other[start:][::-1])
         prompt = render(messages[:index], True) if index else ""

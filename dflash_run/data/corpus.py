@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash_run.data.cache import VERSION, CacheBroken, Cached, Report, open_cache, write_cache
-from dflash_run.data.faults import BadLines, BadSample, refused
+from dflash_run.data.faults import BadLines, BadSample, TemplateRefusal, refused
 from dflash_run.data.reading import content_hash, kind_of, read_records
 from dflash_run.data.samples import Tokenise, Tokens, padded
+from dflash_run.data.templates import template_fault
 from dflash_run.data.tokenizer import Tokenizer, load_tokenizer
-from policies.faults import ABSENT
+from policies.faults import ABSENT, Fault, PipelineError
 from policies.sections.data import Data
 from policies.sections.training import Model
 
@@ -117,15 +118,22 @@ def prepare_corpus(
     kind = kind_of(path, data.format)
     if kind != "tokens" and tokenizer is None:
         tokenizer = load_tokenizer(model)
-    tokenise = Tokenise(kind, tokenizer if kind != "tokens" else None, vocab_size)
-    identity = tokenizer.identity if tokenizer is not None and kind != "tokens" else ""
+    needed = tokenizer if kind != "tokens" else None
+    tokenise = Tokenise(kind, needed, vocab_size)
+    identity = needed.identity if needed is not None else ""
+
+    def broken() -> Fault | None:
+        return template_fault(needed, model) if needed is not None and kind == "conversations" else None
+
     name = _named(VERSION, content_hash(path), kind, identity, data.max_length)
     parent = Path(data.cache) if data.cache is not None else path.with_name(f"{path.name}.dflash-cache")
-    cached = _cached(parent / name, _tokenised(path, tokenise, progress), data.max_length)
+    cached = _cached(parent / name, _tokenised(path, tokenise, broken, progress), data.max_length)
     if vocab_size is not None and cached.largest_id >= vocab_size:
         rule = f"must hold token ids of the target's vocabulary: 0 to {vocab_size - 1}"
         raise refused("data.path", cached.largest_id, rule, "take the target's own tokenizer")
     if cached.report.kept == 0:
+        if (fault := broken()) is not None:
+            raise PipelineError([fault])
         rule = f"none of its {cached.report.read} samples has two supervised tokens in a row"
         if cached.report.truncated:
             rule += f" ({cached.report.truncated} were cut at data.max_length: {data.max_length})"
@@ -151,17 +159,28 @@ def _cached(folder: Path, samples: Iterator[Tokens], max_length: int) -> Cached:
         raise refused("data.cache", str(folder.parent), rule, "set data.cache to one with room") from None
 
 
-def _tokenised(path: Path, tokenise: Tokenise, progress: Progress | None) -> Iterator[Tokens]:
-    """The tokens of all samples; raises PipelineError at the end if any was bad."""
-    bad = BadLines()
+def _tokenised(
+    path: Path, tokenise: Tokenise, broken: Callable[[], Fault | None], progress: Progress | None
+) -> Iterator[Tokens]:
+    """The tokens of all samples; raises PipelineError at the end if any was bad.
+
+    `broken`: what is wrong with the chat template, asked if it refuses the first conversation. If it is the template's
+    fault no other can be judged, and that is told at once.
+    """
+    bad, asked = BadLines(), False
     for number, record in enumerate(read_records(path), start=1):
         try:
             if isinstance(record.value, BadSample):
                 raise record.value
             tokens = tokenise(record.value)
+            asked = True
             if bad.count == 0:
                 yield tokens
         except BadSample as fault:
+            if isinstance(fault, TemplateRefusal) and not asked:
+                asked = True
+                if (cause := broken()) is not None:
+                    raise PipelineError([*bad.faults, cause]) from None
             bad.add(record.place, fault)
         if progress is not None and number % _EVERY == 0:
             progress(number)

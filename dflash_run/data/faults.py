@@ -22,6 +22,10 @@ class BadSample(Exception):
         self.value, self.rule, self.remedy = value, rule, remedy
 
 
+class TemplateRefusal(BadSample):
+    """The chat template does not take a conversation: the fault of either."""
+
+
 def refused(key: str, value: object, rule: str, remedy: str = "") -> PipelineError:
     """One fault as the error to raise."""
     return PipelineError([Fault(key, value, rule, remedy)])

@@ -16,6 +16,14 @@ from policies.faults import ABSENT, shown
 KINDS: Final = {"messages": "conversations", "input_ids": "tokens", "text": "text"}
 """A sample's key → what it is."""
 _KEY_OF: Final = {kind: key for key, kind in KINDS.items()}
+_PACKED: Final = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\0": "xz",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PK\x03\x04": "zip",
+}
+"""What a compressed file begins with, as no JSON does, and what it is called."""
 _BLOCK: Final = 1 << 20
 
 
@@ -32,7 +40,7 @@ def read_records(path: Path) -> Iterator[Record]:
     """All samples of a file or folder, in order. Raises PipelineError where the whole cannot be read."""
     if path.is_dir():
         yield from _read_dataset(path)
-    elif path.suffix == ".parquet":
+    elif path.suffix.lower() == ".parquet" or _head(path).startswith(b"PAR1"):
         yield from _read_parquet(path)
     else:
         yield from _read_lines(path)
@@ -51,6 +59,8 @@ def kind_of(path: Path, given: str | None) -> str:
         raise refused("data.format", given, "must be dataset, or left out: data.path is a folder")
     if path.is_file() and given == "dataset":
         raise refused("data.format", given, "must be conversations, text or tokens: data.path is a file")
+    if path.is_file() and (packed := _packing(_head(path))) is not None:
+        raise refused("data.path", str(path), f"must not be compressed: it is, with {packed}", "unpack it")
     first = next(read_records(path), None)
     if first is None:
         raise refused("data.path", str(path), "must hold at least one sample: it is empty")
@@ -79,6 +89,18 @@ def content_hash(path: Path) -> str:
     except OSError as error:
         raise _unreadable(path, error) from None
     return digest.hexdigest()
+
+
+def _head(path: Path) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            return stream.read(8)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+
+
+def _packing(head: bytes) -> str | None:
+    return next((name for start, name in _PACKED.items() if head.startswith(start)), None)
 
 
 def _unreadable(path: Path, error: Exception) -> Exception:

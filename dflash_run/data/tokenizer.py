@@ -9,11 +9,13 @@ from typing import Any, Final, Protocol
 
 from dflash_run.data.bytelevel import ByteTokenizer
 from dflash_run.data.conversations import Message, assistant_spans
-from dflash_run.data.faults import FOREIGN_CODE, BadSample, reason_of, refused
-from policies.faults import ABSENT
+from dflash_run.data.faults import FOREIGN_CODE, BadSample, TemplateRefusal, reason_of, refused
+from policies.faults import ABSENT, PipelineError, shown
 from policies.sections.training import Model
 
 _MARKED: Final = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_FILES: Final = ("tokenizer.*", "tokenizer-*", "vocab.*", "vocab-*", "*.model", "*.spm", "*.tiktoken", "tekken.json")
+"""Of which a folder with a tokenizer holds at least one, in whatever format."""
 _OFFLINE: Final = "give a folder, or download it once: hf download ID (a run never downloads)"
 
 
@@ -64,6 +66,11 @@ class HubTokenizer:
         self._special |= {key for key, token in tokenizer.added_tokens_decoder.items() if token.special}
 
     @property
+    def knows_text(self) -> bool:
+        """Whether it has ids of anything but marks: of a folder without its files the library makes an empty one."""
+        return self.size > len(self._special)
+
+    @property
     def identity(self) -> str:
         """SHA-256 over the tokenizer's rules, its special tokens and its chat template."""
         tokenizer = self._tokenizer
@@ -108,7 +115,7 @@ class HubTokenizer:
         try:
             return self._tokenizer.apply_chat_template(list(messages), **options)
         except Exception as error:  # a template is a program of others: it may raise anything
-            raise BadSample(list(messages), f"is refused by the chat template ({reason_of(error)})") from None
+            raise TemplateRefusal(list(messages), f"is refused by the chat template ({reason_of(error)})") from None
 
     def _encoded(self, text: str, **options: Any) -> Any:
         try:
@@ -154,11 +161,24 @@ def load_tokenizer(model: Model) -> Tokenizer:
     except Exception as error:  # whatever a broken folder makes the library raise is the user's to repair
         if "trust_remote_code" in str(error):
             raise refused(key, name, *FOREIGN_CODE) from None
+        if Path(name).is_dir() and not any(any(Path(name).glob(pattern)) for pattern in _FILES):
+            raise _no_tokenizer(model) from None
         remedy = f"{_OFFLINE}; or set model.tokenizer"
         raise refused(key, name, f"must name a tokenizer ({reason_of(error)})", remedy) from None
     if not getattr(tokenizer, "is_fast", False):
         raise refused(key, name, "must be a fast tokenizer (a folder with tokenizer.json)", "convert it once")
-    return HubTokenizer(tokenizer)
+    made = HubTokenizer(tokenizer)
+    if not made.knows_text:
+        raise _no_tokenizer(model)
+    return made
+
+
+def _no_tokenizer(model: Model) -> PipelineError:
+    remedy = "give a folder or an id that has one, or bytes"
+    if model.tokenizer is None:
+        rule = f"must be given: there is no tokenizer in the target's folder, {shown(model.name_or_path)}"
+        return refused("model.tokenizer", ABSENT, rule, remedy)
+    return refused("model.tokenizer", model.tokenizer, "must name a tokenizer: there is no tokenizer in it", remedy)
 
 
 def mask_token(model: Model, tokenizer: Tokenizer | None, vocab_size: int | None = None) -> int:

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,12 @@ from dflash_run.data.faults import reason_of, refused
 from dflash_run.model.config import check_taps, target_config, unusable
 from dflash_run.model.quiet import quiet
 from dflash_run.model.random_weights import fill_
-from policies.faults import PipelineError
+from policies.faults import PipelineError, shown
 from policies.sections.training import Model
 
-_NO_WEIGHTS = "for measurements without weights set model.random_weights: true"
+BUILDABLE: Final = ("must have a config.json that its layers can be built from", "repair it, or take another target")
+"""Rule and remedy."""
+_NO_WEIGHTS: Final = "for measurements without weights set model.random_weights: true"
 
 
 class TappedTarget:
@@ -55,9 +57,9 @@ class TappedTarget:
         self.hidden_size: int = config.hidden_size
         self.vocab_size: int = config.vocab_size
         loaded = config if keep_last else first_layers(config, self.taps[-1] + 1)
-        load = _random if model.random_weights else _pretrained
+        load = _random if model.random_weights else load_pretrained
         self.module = load(model, loaded, self.devices, self.dtype, seed).eval().requires_grad_(False)
-        self._blocks = _layers_of(self.module, model)
+        self._blocks = layers_of(self.module, model)
         if not keep_last:
             self.module.norm = nn.Identity()  # of a state that nobody reads
 
@@ -107,16 +109,6 @@ class TappedTarget:
                 handle.remove()
 
 
-def check_target(model: Model, layers: int | None) -> None:
-    """Raise PipelineError for what `TappedTarget` could not load: everything is built and held against the files'
-    heads, but for the numbers. `layers`: how many will be loaded; None: all.
-    """
-    config = target_config(model)
-    loaded = config if layers is None else first_layers(config, layers)
-    load = _random if model.random_weights else _pretrained
-    _layers_of(load(model, loaded, [torch.device("meta")], getattr(torch, model.dtype), None), model)
-
-
 def _padding(input_ids: Tensor, lengths: Tensor | None, device: torch.device) -> Tensor | None:
     """bool[B, S, 1] on `device`, true beyond each length; None where there is no padding."""
     slots = input_ids.shape[1]
@@ -140,11 +132,26 @@ def first_layers(config: Any, count: int) -> Any:
     return config
 
 
-def _layers_of(module: nn.Module, model: Model) -> nn.ModuleList:
+def layers_of(module: nn.Module, model: Model) -> nn.ModuleList:
+    """The layers, where Llama has them. Raises PipelineError for a target that is laid out otherwise."""
     layers = getattr(module, "layers", None)
-    if not isinstance(layers, nn.ModuleList) or not hasattr(module, "norm"):
-        raise unusable(model, f"is a {type(module).__name__}, whose layers are not known", "give a Llama or Qwen model")
+    if not isinstance(layers, nn.ModuleList) or not hasattr(module, "norm") or not hasattr(module, "embed_tokens"):
+        rule = f"must have embed_tokens, layers and norm as Llama has them: {type(module).__name__} has not"
+        raise unusable(model, rule, "give a target of that layout: Llama, Mistral, Qwen2, Qwen3 and the like")
     return layers
+
+
+def built(config: Any, attention: str, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """A configuration's model whose weights have no values. Raises whatever the library does."""
+    import transformers
+    from transformers.initialization import no_init_weights
+
+    auto: Any = transformers.AutoModel
+    with device, no_init_weights():
+        module: nn.Module = auto.from_config(
+            config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+        )
+    return module
 
 
 @contextmanager
@@ -167,14 +174,17 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if isinstance(error, KeyError) else reason_of(error)
 
 
-def _pretrained(
+def load_pretrained(
     model: Model, config: Any, devices: Sequence[torch.device], dtype: torch.dtype, seed: int | None
 ) -> nn.Module:
+    """The model with its weights. On the device meta they are held against the files' heads, but for the numbers.
+
+    Raises PipelineError where they cannot be loaded.
+    """
     import transformers
 
     auto: Any = transformers.AutoModel
-    remedy = f"give a complete folder with safetensors; {_NO_WEIGHTS}"
-    with _told(model, "must hold weights that can be loaded", remedy):
+    with _told(model, *_loadable(config)):
         module, found = auto.from_pretrained(
             model.name_or_path,
             revision=model.revision,
@@ -196,6 +206,16 @@ def _pretrained(
     return placed
 
 
+def _loadable(config: Any) -> tuple[str, str]:
+    """Rule and remedy of weights that the library refuses."""
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is None:
+        return "must hold weights that can be loaded", f"give a complete folder with safetensors; {_NO_WEIGHTS}"
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", None)
+    rule = f"must hold weights that can be loaded here: its config.json says that they are quantised by {shown(method)}"
+    return rule, f"install what that needs, or give the target as it was before; {_NO_WEIGHTS}"
+
+
 def _device_map(config: Any, devices: Sequence[torch.device]) -> Any:
     """Where the library puts the weights while it loads; None: on the host."""
     if len(devices) > 1:
@@ -210,15 +230,8 @@ def _random(
 
     Without a seed they have no values.
     """
-    import transformers
-    from transformers.initialization import no_init_weights
-
-    auto: Any = transformers.AutoModel
-    rule = "must have a config.json that its layers can be built from"
-    with _told(model, rule, "repair it, or take another target"), devices[0], no_init_weights():
-        module: nn.Module = auto.from_config(
-            config, dtype=dtype, attn_implementation=model.attention, trust_remote_code=False
-        )
+    with _told(model, *BUILDABLE):
+        module = built(config, model.attention, devices[0], dtype)
     if seed is not None:
         for name, parameter in module.named_parameters():
             fill_(parameter, name, seed, config.initializer_range)

@@ -12,8 +12,12 @@ from dflash_sim.cli import console, guarded
 from policies.loading import load
 
 FILE: Final = Path("examples/tiny/pipeline.yaml")
-SHAPES: Final = ((1, 1), (2, 2))
+Shape = tuple[int, int]
+SHAPES: Final[tuple[Shape, ...]] = ((1, 1), (2, 2))
 """Targets and drafters of each training."""
+_MADE: Final = "made"
+_SMALLEST: Final = f"{_MADE}/smallest"
+"""Beside the file; each size has its own, so that a look at the smallest form costs the demo nothing."""
 
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key; repeatable.")]
 
@@ -26,35 +30,59 @@ def demo(
     """Make the target and the data where they are missing, train, and print what was learnt."""
     from dflash_run.tiny.making import is_made, make_tiny
 
-    made, changes = file.parent / "made", list(overrides or ())
+    sizes, made = (SMALLEST, file.parent / _SMALLEST) if smallest else (Sizes(), file.parent / _MADE)
     if not is_made(made):
-        _say(f"1. A four-layer target of bytes, trained on Python's standard library, answers prompts: {made}")
-        make_tiny(made, SMALLEST if smallest else Sizes(), told=_say)
+        _say(f"1. A target of {sizes.layers} layers learns Python's standard library and answers prompts: {made}")
+        make_tiny(made, sizes, told=_say)
     else:
         _say(f"1. The target and its answers are there: {made}")
+    places = [f"data.path={_SMALLEST}/data.jsonl", f"model.name_or_path=./{_SMALLEST}/target"] if smallest else []
+    changes = _with_taps(file, [*places, *(overrides or ())])
+    runs = {shape: _folder(shape, smallest) for shape in SHAPES}
     summaries = {}
-    for number, (targets, drafters) in enumerate(SHAPES, start=2):
-        _say(f"\n{number}. {targets} + {drafters}")
-        summaries[f"{targets}x{drafters}"] = _train(file, targets, drafters, changes)
+    for number, (shape, folder) in enumerate(runs.items(), start=2):
+        _say(f"\n{number}. {_sum(shape)}")
+        summaries[shape] = _train(file, shape, changes, folder)
     _compare(file, changes, summaries)
+    _point(runs[SHAPES[-1]])
+
+
+def _with_taps(file: Path, changes: list[str]) -> list[str]:
+    """`changes`, and other taps where the file's are not layers of the target: it may be smaller than the file's."""
+    from dflash_run.model.config import target_config
+
+    model = load(file, changes).model
+    depth = target_config(model).num_hidden_layers
+    chosen = any(change.startswith("model.taps") for change in changes)  # the user's, right or wrong
+    if chosen or model.taps is None or model.taps[-1] < depth:
+        return changes
+    taps = sorted({0, depth // 2})
+    _say(f"   It has {depth} layers: taps {taps} instead of {list(model.taps)}")
+    return [*changes, f"model.taps={taps}"]
 
 
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _folder(shape: str) -> Path:
-    return Path("runs") / f"tiny-{shape}"
+def _folder(shape: Shape, smallest: bool) -> Path:
+    targets, drafters = shape
+    return Path("runs") / f"tiny-{'smallest-' if smallest else ''}{targets}x{drafters}"
 
 
-def _train(file: Path, targets: int, drafters: int, changes: list[str]) -> dict[str, Any]:
+def _sum(shape: Shape) -> str:
+    targets, drafters = shape
+    return f"{targets} + {drafters}"
+
+
+def _train(file: Path, shape: Shape, changes: list[str], folder: Path) -> dict[str, Any]:
     """As the command does it; the summary. Ends the demo where the training does not train everything."""
     from dflash_run.training.command import train_file
 
-    folder = _folder(f"{targets}x{drafters}")
-    shape = [f"topology.targets={targets}", f"topology.drafters={drafters}"]
+    targets, drafters = shape
+    topology = [f"topology.targets={targets}", f"topology.drafters={drafters}"]
     status = train_file(
-        file, resume=None, verify=True, overrides=[*shape, *changes], out=folder, as_json=False, seed=None
+        file, resume=None, verify=True, overrides=[*topology, *changes], out=folder, as_json=False, seed=None
     )
     if status:
         raise typer.Exit(status)
@@ -62,7 +90,7 @@ def _train(file: Path, targets: int, drafters: int, changes: list[str]) -> dict[
     return summary
 
 
-def _compare(file: Path, changes: list[str], summaries: dict[str, dict[str, Any]]) -> None:
+def _compare(file: Path, changes: list[str], summaries: dict[Shape, dict[str, Any]]) -> None:
     from rich.table import Table
 
     from dflash_run.tiny.baselines import ACCEPTED, LOSS, bigram, untrained
@@ -77,21 +105,25 @@ def _compare(file: Path, changes: list[str], summaries: dict[str, dict[str, Any]
     table.add_row("bigram of the training samples", f"{simplest.accepted:.2f}", "–")
     for shape, summary in summaries.items():
         figures, batches = summary["training"]["figures"], summary["batches"]
-        name = f"trained {shape.replace('x', ' + ')}, {batches['trained']} of {batches['planned']} batches"
+        name = f"trained {_sum(shape)}, {batches['trained']} of {batches['planned']} batches"
         table.add_row(name, f"{figures[ACCEPTED]:.2f}", f"{figures[LOSS]:.2f}")
     people, most = console(), prepared.pipeline.model.block_size - 1
     people.print(f"\nWhat was learnt: of {most} drafted tokens, how many are right before the first wrong one")
     people.print(table)
-    people.print(_NEXT, highlight=False, markup=False)
 
 
-_NEXT: Final = f"""
-What to look at next
-  {_folder("2x2")}/summary.json        who was busy, who waited, and the verdict
-  {_folder("2x2")}/scalars.jsonl       loss and accepted length over the steps
-  {_folder("2x2")}/checkpoints/best    weights, optimizer, and the batches that are trained
-  dflash-sim replay {_folder("2x2")}   the dispatcher's decisions, taken again and compared
-  docs/training.md                  how to resume on another topology, and to read the outputs"""
+def _point(run: Path) -> None:
+    """What to look at in the folder of a run."""
+    rows = {
+        f"{run}/summary.json": "who was busy, who waited, and the verdict",
+        f"{run}/scalars.jsonl": "loss and accepted length over the steps",
+        f"{run}/checkpoints/best": "weights, optimizer, and the batches that are trained",
+        f"dflash-sim replay {run}": "the dispatcher's decisions, taken again and compared",
+        "docs/training.md": "how to resume on another topology, and to read the outputs",
+    }
+    width = max(map(len, rows))
+    lines = [f"  {where:<{width}}   {what}" for where, what in rows.items()]
+    console().print("\n".join(["\nWhat to look at next", *lines]), highlight=False, markup=False)
 
 
 def main() -> None:

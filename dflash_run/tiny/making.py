@@ -32,8 +32,8 @@ def make_tiny(folder: Path, sizes: Sizes, *, seed: int = 0, told: Told = print) 
 
 
 def is_made(folder: Path) -> bool:
-    """Whether `make_tiny` has been here: the data are written last."""
-    return (folder / "data.jsonl").is_file()
+    """Whether `make_tiny` has been here, of whatever sizes: the data are written last."""
+    return (folder / "data.jsonl").is_file() and (folder / "target" / "config.json").is_file()
 
 
 @contextmanager

@@ -11,10 +11,9 @@ from dflash_run.data.corpus import Corpus, prepare_corpus
 from dflash_run.data.planning import TrainingPlan, plan_for_training
 from dflash_run.data.reading import kind_of
 from dflash_run.data.tokenizer import load_tokenizer, mask_token
+from dflash_run.model.checking import check_target
 from dflash_run.model.config import target_config
-from dflash_run.model.frozen import check_weights
 from dflash_run.model.shape import DrafterShape
-from dflash_run.model.target import check_target
 from dflash_run.training import checkpoint as checkpoints
 from dflash_run.training.devices import Placement, place
 from dflash_run.training.footprint import Footprint, drafter_footprint, target_footprint
@@ -150,8 +149,19 @@ def _read_target(p: Pipeline, found: dict[str, Any]) -> None:
 
 
 def _read_tokenizer(p: Pipeline, found: dict[str, Any]) -> None:
-    if p.model.tokenizer is not None or "target" in found:  # without either it would be the target's: its fault is told
+    there = p.model.tokenizer is not None or "target" in found  # else it would be the target's: its fault is told
+    if there and _needs_tokenizer(p):
         found["tokenizer"] = load_tokenizer(p.model)
+
+
+def _needs_tokenizer(p: Pipeline) -> bool:
+    """Tokens that name their mask do without one, and the target's folder need not have one."""
+    if p.model.tokenizer is not None or p.model.mask_token_id is None or p.data is None or p.data.path is None:
+        return True
+    try:
+        return kind_of(Path(p.data.path), p.data.format) != "tokens"
+    except PipelineError:
+        return True  # of what kind they are meant to be nobody knows: all else is told
 
 
 def _choose_mask(p: Pipeline, found: dict[str, Any]) -> None:
@@ -178,10 +188,10 @@ def _read_start(p: Pipeline, found: dict[str, Any]) -> None:
 
 
 def _check_target(p: Pipeline, found: dict[str, Any]) -> None:
-    check_weights(p.model, found["target"])
-    if p.model.attention != "flash_attention_2" or find_spec("flash_attn") is not None:  # that is told already
-        some = "shape" in found and p.training.loss != "soft"
-        check_target(p.model, found["shape"].taps[-1] + 1 if some else None)
+    some = "shape" in found and p.training.loss != "soft"
+    layers = found["shape"].taps[-1] + 1 if some else None
+    told = p.model.attention == "flash_attention_2" and find_spec("flash_attn") is None
+    check_target(p.model, layers, attention=not told)
 
 
 def _read_corpus(p: Pipeline, found: dict[str, Any]) -> None:

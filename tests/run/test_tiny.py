@@ -11,6 +11,7 @@ import typer
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+import dflash_run.tiny.making as making  # noqa: E402
 from dflash_run.data.bigram import bigram_accepted_length  # noqa: E402
 from dflash_run.data.corpus import prepare_corpus  # noqa: E402
 from dflash_run.data.planning import plan_for_training  # noqa: E402
@@ -20,8 +21,10 @@ from dflash_run.model.target import TappedTarget  # noqa: E402
 from dflash_run.tiny.baselines import ACCEPTED, LOSS  # noqa: E402
 from dflash_run.tiny.demo import demo  # noqa: E402
 from dflash_run.tiny.making import is_made, make_tiny  # noqa: E402
-from dflash_run.tiny.sizes import SMALLEST  # noqa: E402
+from dflash_run.tiny.sizes import SMALLEST, Sizes  # noqa: E402
 from dflash_run.tiny.source import standard_library, windows  # noqa: E402
+from dflash_run.training.preparation import prepare_training  # noqa: E402
+from policies.faults import PipelineError  # noqa: E402
 from policies.loading import load  # noqa: E402
 
 PIPELINE = Path(__file__).parents[2] / "examples" / "tiny" / "pipeline.yaml"
@@ -80,6 +83,58 @@ def test_the_demo_trains_twice_and_sets_what_was_learnt_beside_a_bigram(
     assert float(rows["untrained drafter"][-2]) < 0.5 < 3 < float(rows["untrained drafter"][-1])
     assert 0 <= float(rows["bigram of the training samples"][-2]) <= 7
     assert "runs/tiny-2x2/summary.json" in said.out and "are there" in said.err
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Path]:
+    """Folders of the trainings that a demo asks for: each is prepared and held to be done."""
+    import dflash_run.training.command as command
+
+    folders: list[Path] = []
+
+    def train_file(file: Path, *, overrides: list[str], out: Path, **_: object) -> int:
+        prepare_training(load(file, overrides), gpus=0)
+        figures = {ACCEPTED: 1.0, LOSS: 0.5}
+        out.mkdir(parents=True, exist_ok=True)
+        batches = {"trained": 7, "planned": 7}
+        (out / "summary.json").write_text(json.dumps({"training": {"figures": figures}, "batches": batches}))
+        folders.append(out)
+        return 0
+
+    monkeypatch.setattr(command, "train_file", train_file)
+    monkeypatch.chdir(tmp_path)
+    return folders
+
+
+def test_the_smallest_demo_runs_in_a_fresh_clone_and_leaves_the_demo_alone(
+    trained: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = Path(shutil.copy(PIPELINE, tmp_path))
+    demo(file, smallest=True)
+    assert trained == [Path("runs/tiny-smallest-1x1"), Path("runs/tiny-smallest-2x2")]
+    assert "taps [0, 1] instead of [0, 2]" in (said := capsys.readouterr()).err
+    assert "runs/tiny-smallest-2x2/summary.json" in said.out
+    made = []
+    monkeypatch.setattr(making, "make_tiny", lambda folder, sizes, **_: made.append(sizes))
+    with pytest.raises(PipelineError):  # nothing was made
+        demo(file)
+    demo(file, smallest=True)
+    assert made == [Sizes()] and len(trained) == 4
+
+
+def test_the_demo_takes_a_smaller_target_that_is_there_with_taps_of_its_own(
+    made: Path, trained: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo(made / "pipeline.yaml")
+    assert len(trained) == 2 and "It has 2 layers: taps [0, 1] instead of [0, 2]" in capsys.readouterr().err
+    with pytest.raises(PipelineError, match="model.taps: got .0, 5."):
+        demo(made / "pipeline.yaml", overrides=["model.taps=[0, 5]"])
+
+
+def test_what_was_made_by_halves_is_made_anew(made: Path, tmp_path: Path) -> None:
+    shutil.copytree(made / "made", tmp_path / "made")
+    shutil.rmtree(tmp_path / "made" / "target")
+    assert not is_made(tmp_path / "made")
 
 
 def test_the_demo_ends_where_a_training_does_not_end_well(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

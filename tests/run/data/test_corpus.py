@@ -1,5 +1,6 @@
 """The corpus: every format, what is cut and dropped, the cache, the faults, the split and the plan."""
 
+import importlib
 import json
 import os
 import shutil
@@ -196,6 +197,62 @@ def test_conversations_for_a_tokenizer_without_a_template_are_a_fault(tmp_path: 
     model = Model(tokenizer=str(tmp_path / "tokenizer"))
     [(key, text)] = faults_of(write(tmp_path / "a.jsonl", [TALK]), model)
     assert key == "data.format" and "chat template" in text
+
+
+def model_with(template: str, folder: Path) -> Model:
+    word_tokenizer(template).save_pretrained(folder)
+    return Model(tokenizer=str(folder))
+
+
+@pytest.mark.parametrize(
+    ("template", "told"),
+    [
+        ("{% for m in messages %}{{ m.content ", "refused by the chat template ("),
+        ("{{ raise_exception('not today') }}", "(not today)"),
+        ("{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}", "yields no assistant tokens"),
+        ("{{ messages[0].content }}{% generation %}{% endgeneration %}", "yields no assistant tokens"),
+    ],
+    ids=["syntax", "raises", "leaves out", "marks nothing"],
+)
+def test_a_chat_template_that_cannot_be_used_is_one_fault_of_the_tokenizer(
+    tmp_path: Path, template: str, told: str
+) -> None:
+    path, model = write(tmp_path / "a.jsonl", [TALK] * 32), model_with(template, tmp_path / "tokenizer")
+    for named in (model, Model(name_or_path=model.tokenizer)):
+        [(key, text)] = faults_of(path, named)
+        assert key == "model.tokenizer" and told in text and "correct the template" in text
+        assert "the target's own" in text or named is model
+
+
+def test_conversations_that_a_template_refuses_with_reason_are_the_datas_fault(tmp_path: Path) -> None:
+    strict = "{% if messages[0].role != 'system' %}{{ raise_exception('system first') }}{% endif %}" + PLAIN
+    model = model_with(strict, tmp_path / "tokenizer")
+    good = {"messages": [{"role": "system", "content": "be brief"}, *TALK["messages"]]}
+    for samples in ([TALK, good], [good, TALK]):
+        [(key, text)] = faults_of(write(tmp_path / "a.jsonl", samples), model)
+        assert key == "data.path" and "system first" in text
+
+
+def test_lines_before_the_one_that_shows_the_template_broken_are_told_with_it(tmp_path: Path) -> None:
+    model = model_with("{% if %}", tmp_path / "tokenizer")
+    found = faults_of(write(tmp_path / "a.jsonl", ["{", TALK, TALK]), model, format="conversations")
+    assert [key for key, _ in found] == ["data.path", "model.tokenizer"]
+
+
+@pytest.mark.parametrize("name", ["X.PARQUET", "x.data"])
+def test_parquet_is_known_whatever_its_file_is_called(tmp_path: Path, name: str) -> None:
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([TALK, TALK]), tmp_path / name)
+    assert prepared(tmp_path / name).report.supervised == 12
+
+
+@pytest.mark.parametrize("kind", ["gzip", "bz2", "lzma"])
+def test_a_compressed_file_is_called_one_and_is_to_be_unpacked(tmp_path: Path, kind: str) -> None:
+    plain = write(tmp_path / "a.jsonl", [TALK]).read_bytes()
+    packed = tmp_path / "a.jsonl.packed"
+    packed.write_bytes(importlib.import_module(kind).compress(plain))
+    for named in (None, "conversations"):
+        [(key, text)] = faults_of(packed, format=named)
+        assert key == "data.path" and "must not be compressed: it is, with" in text and text.endswith("unpack it")
 
 
 def test_a_cache_is_reused_until_the_file_or_the_limit_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,6 +88,12 @@ def test_turns_with_equal_or_empty_texts_are_told_apart() -> None:
     assert _said(HubTokenizer(word_tokenizer(PLAIN)), same) == ["a<|im_end|>", "<|im_end|>"]
 
 
+def test_a_turn_that_the_template_leaves_out_makes_nobody_elses_words_the_assistants() -> None:
+    silent = "{% for m in messages if m.role != 'assistant' %}{{ m.content + '<|im_end|>' }}{% endfor %}"
+    users: list[dict[str, object]] = [*TALK, {"role": "user", "content": "and two"}]
+    assert _said(HubTokenizer(word_tokenizer(silent)), users) == []
+
+
 def test_a_template_that_refuses_a_conversation_is_told() -> None:
     refusing = "{{ raise_exception('users first') }}"
     with pytest.raises(BadSample, match="users first"):
@@ -152,6 +158,17 @@ def test_a_tokenizer_that_is_not_there_is_a_fault(model: Model, key: str) -> Non
         load_tokenizer(model)
     assert [fault.key for fault in caught.value.faults] == [key]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("family", ["Qwen3", "Gemma", "GPTNeoX", "Mistral"])
+def test_a_folder_without_a_tokenizer_is_told_by_the_key_that_mends_it(tmp_path: Path, family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    getattr(transformers, f"{family}Config")().save_pretrained(tmp_path)
+    own, named = Model(name_or_path=str(tmp_path)), Model(tokenizer=str(tmp_path))
+    with pytest.raises(PipelineError, match=r"^model.tokenizer: must be given: there is no tokenizer .*or bytes$"):
+        load_tokenizer(own)
+    with pytest.raises(PipelineError, match=r"^model.tokenizer: got .*: there is no tokenizer in it; .*or bytes$"):
+        load_tokenizer(named)
 
 
 def test_the_mask_is_the_files_or_the_tokenizers() -> None:

@@ -12,8 +12,11 @@ pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 import dflash_run.training.preparation as preparation  # noqa: E402
+from dflash_run.model.checking import check_target  # noqa: E402
 from dflash_run.training.preparation import prepare_training  # noqa: E402
 from policies.faults import PipelineError  # noqa: E402
+from policies.loading import from_mapping  # noqa: E402
+from policies.pipeline import Pipeline  # noqa: E402
 from tests.run.training.cases import training_file, training_pipeline  # noqa: E402
 
 REAL = {"random_weights": False}
@@ -96,13 +99,14 @@ def test_weights_that_the_target_or_the_loss_needs_are_missed_before_the_start(c
 @pytest.mark.parametrize(
     ("values", "part"),
     [
-        ({"hidden_act": "foo"}, "foo"),
+        ({"hidden_act": "foo"}, "built from (hidden_act: 'foo' is not known)"),
+        ({"rope_scaling": {"rope_type": "foo"}}, "rope_type: 'foo' is not known"),
         ({"num_attention_heads": 0}, "num_attention_heads as an integer >= 1"),
         ({"hidden_size": -64}, "hidden_size as an integer >= 1"),
         ({"num_hidden_layers": 0}, "num_hidden_layers as an integer >= 1"),
         ({"vocab_size": 0}, "vocab_size as an integer >= 1"),
         ({"rope_theta": "x"}, "rope_theta as a number > 0"),
-        ({"model_type": "bert"}, "whose layers are not known"),
+        ({"model_type": "bert"}, "BertModel has not; give a target of that layout: Llama"),
         ({"model_type": "whisper"}, "built from"),
         ({"model_type": "zzz", "auto_map": {"AutoConfig": "mine.Mine"}}, "never run"),
         ({"model_type": "zzz"}, "config.json that transformers can read"),
@@ -114,14 +118,68 @@ def test_a_configuration_that_nothing_can_be_built_from_is_a_fault(
 ) -> None:
     training_file(tmp_path)
     changed(tmp_path, **values)
-    text = told(tmp_path)
-    assert text.startswith("model.name_or_path: ") and part in text
+    for model in ({}, REAL):  # what the weights should be nobody knows
+        text = told(tmp_path, **model)
+        assert text.startswith("model.name_or_path: ") and part in text and "weights" not in text
     assert capfd.readouterr().out == ""
 
 
 def test_quantised_weights_whose_library_is_missing_are_refused(case: Path) -> None:
-    changed(case, quantization_config={"quant_method": "gptq", "bits": 4})
-    assert told(case, **REAL).startswith("model.name_or_path: ")
+    changed(case, quantization_config={"quant_method": "awq", "bits": 4})
+    text = told(case, **REAL)
+    assert text.startswith("model.name_or_path: ") and "quantised by 'awq' (" in text and "install what that" in text
+    for damaged in ("awq", [1], {"bits": 4}):
+        changed(case, quantization_config=damaged)
+        assert told(case, **REAL).startswith("model.name_or_path: ")
+
+
+@pytest.mark.parametrize("model", [{}, REAL], ids=["random", "real"])
+def test_a_target_whose_attention_is_not_the_files_is_refused_with_one_that_it_has(
+    tmp_path: Path, model: dict[str, Any]
+) -> None:
+    training_file(tmp_path)
+    shutil.rmtree(tmp_path / "target")
+    sizes = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "head_dim": 4}
+    config = transformers.Gemma2Config(**sizes, num_attention_heads=4, num_key_value_heads=2)
+    transformers.Gemma2ForCausalLM(config).save_pretrained(tmp_path / "target")
+    text = told(tmp_path, **model)
+    assert text.startswith("model.attention: got 'sdpa'") and text.endswith("set it to eager")
+    assert "github" not in text
+    prepare_training(training_pipeline(tmp_path, model={**model, "attention": "eager"}), gpus=0)
+
+
+def test_an_attention_and_weights_that_are_missing_are_told_at_once(case: Path) -> None:
+    shard_of(case, "lm_head.weight").unlink()
+    model = training_pipeline(case, model={**REAL, "attention": "flash_attention_2"}).model
+    with pytest.raises(PipelineError) as caught:
+        check_target(model, 1)
+    assert [fault.key for fault in caught.value.faults] == ["model.attention", "model.name_or_path"]
+
+
+def test_a_target_of_another_layout_is_told_so_and_not_that_its_weights_are_missing(tmp_path: Path) -> None:
+    training_file(tmp_path)
+    shutil.rmtree(tmp_path / "target")
+    sizes = {"vocab_size": 300, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    config = transformers.GPTNeoXConfig(**sizes, num_attention_heads=4)
+    transformers.GPTNeoXForCausalLM(config).save_pretrained(tmp_path / "target")
+    for model in ({}, REAL):
+        text = told(tmp_path, **model)
+        assert "must have embed_tokens, layers and norm as Llama has them: GPTNeoXModel has not" in text
+
+
+def test_a_target_without_a_tokenizer_is_told_once_and_tokens_need_none(tmp_path: Path) -> None:
+    def without(*keys: str, **data: Any) -> Pipeline:
+        mapping = training_file(tmp_path, data=data)
+        for key in keys:
+            del mapping["model"][key]
+        return from_mapping(mapping)
+
+    prepare_training(without("tokenizer"), gpus=0)
+    (tmp_path / "text.jsonl").write_text('{"text": "hello"}\n')
+    for pipeline in (without("tokenizer", "mask_token_id"), without("tokenizer", path=str(tmp_path / "text.jsonl"))):
+        with pytest.raises(PipelineError, match="there is no tokenizer in the target's folder") as caught:
+            prepare_training(pipeline, gpus=0)
+        assert [fault.key for fault in caught.value.faults] == ["model.tokenizer"]
 
 
 def test_an_attention_that_cannot_run_here_is_refused_by_its_key(
