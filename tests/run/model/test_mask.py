@@ -1,6 +1,7 @@
 """The attention rule: dense, sparse, and against its wording."""
 
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.nn.attention.flex_attention import BlockMask, create_mask, flex_attention
 
+import dflash_run.model.compiled as compiling
 from dflash_run.model.attention import attend
 from dflash_run.model.compiled import compiled
 from dflash_run.model.mask import masks_for
@@ -103,7 +105,8 @@ def test_attention_is_compiled_once_for_all_lengths_and_numbers_of_samples(monke
     counter = CompileCounterWithBackend("eager")
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     torch._dynamo.reset()
-    flex = compiled.__wrapped__(flex_attention)
+    compiling._configure()
+    flex = compiling._compiled.__wrapped__(flex_attention)
     draw = torch.Generator().manual_seed(0)
     for samples, context in [(2, 77), (3, 128), (8, 256), (2, 300)]:
         anchors = torch.randint(0, context, (samples, 64), generator=draw).sort(1).values
@@ -112,3 +115,16 @@ def test_attention_is_compiled_once_for_all_lengths_and_numbers_of_samples(monke
         shapes = ((4, queries), (2, context + queries), (2, context + queries))
         flex(*(torch.randn(samples, *each, 16, generator=draw) for each in shapes), block_mask=mask, enable_gqa=True)
     assert counter.frame_count == 1
+
+
+def test_every_thread_compiles_with_the_same_settings() -> None:
+    """torch keeps them by thread: what the main thread sets, others do not have."""
+    from torch._dynamo import config
+    from torch.fx.experimental import _config as shapes
+
+    def settings() -> tuple[object, ...]:
+        compiled(flex_attention)
+        return shapes.use_duck_shape, config.recompile_limit, config.error_on_nested_fx_trace
+
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(settings).result() == settings() == (False, 64, False)
