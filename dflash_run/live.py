@@ -12,7 +12,7 @@ from rich.text import Text
 
 from dflash_sim.foresight import Foresight
 from dflash_sim.prediction import Run
-from reports.metrics import STATES, Metrics, WorkerMeter
+from reports.metrics import BUSY, STATES, Metrics
 from reports.statistics import Eta, NoEstimate, SteadyRate, remaining_time, steady_rate
 from reports.table import duration
 from reports.verdict import judge, ktok
@@ -111,16 +111,16 @@ def _trained(run: Run) -> str:
 def _rate_and_eta(now: float, run: Run) -> str:
     metrics = run.metrics
     rate = steady_rate(metrics.times, metrics.trained_tokens, end=metrics.fed_at)
-    steady = rate.rate if isinstance(rate, SteadyRate) else None
+    steady = rate if isinstance(rate, SteadyRate) else None
     left = int(run.plan.tokens.sum()) - sum(by[1] for by in metrics.trained_by)
     eta = estimate(metrics, left)
-    text = "no steady rate yet" if steady is None else ktok(steady)
+    text = "no steady rate yet" if steady is None else ktok(steady.rate)
     if isinstance(eta, Eta):
         passed = now - metrics.times[-1]
         text += f" · {duration(max(eta.seconds - passed, 0.0))} to go"
         if eta.low is not None and eta.high is not None:
             text += f" ({duration(max(eta.low - passed, 0.0))} … {duration(max(eta.high - passed, 0.0))})"
-    return text if steady is None else f"{text}\n{escape(judge(metrics, steady).text)}"
+    return text if steady is None else f"{text}\n{escape(judge(metrics, steady, now=now).text)}"
 
 
 def _workers(now: float, metrics: Metrics) -> Table:
@@ -129,11 +129,5 @@ def _workers(now: float, metrics: Metrics) -> Table:
         table.add_column(column, justify="right" if column in ("busy", "batches") else "left")
     for meter in (*metrics.targets, *metrics.drafters):
         state = "lost" if meter.lost else STATES[meter.state]
-        table.add_row(meter.name, state, f"{_busy(now, meter):.0%}", f"{meter.batches:,}")
+        table.add_row(meter.name, state, f"{metrics.life(meter, now).share(BUSY):.0%}", f"{meter.batches:,}")
     return table
-
-
-def _busy(now: float, meter: WorkerMeter) -> float:
-    life = meter.end if meter.end is not None else now
-    going_on = now - meter.since if meter.end is None and meter.state == 0 else 0.0
-    return (meter.seconds[0] + going_on) / life if life > 0 else 0.0
