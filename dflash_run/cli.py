@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from dflash_run.live import live_view
 from dflash_run.rehearsal import CREWS, rehearse
@@ -88,6 +89,8 @@ def rehearse_command(
     folder = out if out is not None else Path("runs") / name_of(pipeline, file)
     check_outputs(folder)
     title = f"{name_of(pipeline, file)}: {described(pipeline)}, {driver} × {speedup:g}"
+    people = Console(stderr=True) if as_json else console()
+    people.print(f"in {folder}", style="dim", highlight=False, markup=False, soft_wrap=True)
     with interruptible() as interrupted:  # until the summary is there
         with live_view(title) as watch:
             run = rehearse(
@@ -98,7 +101,8 @@ def rehearse_command(
         if as_json:
             sys.stdout.write(to_json(summary))
         else:
-            print_run(console(), summary, title)
+            print_run(people, summary, title)
+            people.print(f"summary and trace in {folder}", highlight=False, markup=False, soft_wrap=True)
     raise typer.Exit(status_of([summary]))
 
 

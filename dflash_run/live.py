@@ -1,4 +1,4 @@
-"""The live view of a run: lanes, workers, rate, ETA and verdict, redrawn in place on stderr."""
+"""The live view of a run: lanes, workers, rate, ETA and verdict, redrawn in place on stderr; else plain lines."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,10 +10,11 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from dflash_run.lines import Lines, steady_now, time_left
 from dflash_sim.foresight import Foresight
 from dflash_sim.prediction import Run
-from reports.metrics import STATES, Metrics, WorkerMeter
-from reports.statistics import Eta, NoEstimate, SteadyRate, remaining_time, steady_rate
+from reports.metrics import BUSY, STATES, Metrics
+from reports.statistics import Eta
 from reports.table import duration
 from reports.verdict import judge, ktok
 
@@ -21,17 +22,19 @@ _EVERY_S = 0.25
 
 
 @contextmanager
-def live_view(title: str, foresight: Foresight | None = None) -> Iterator[Callable[..., None] | None]:
-    """A function to call with the model time, the run and, of a training, its figures; None where nobody watches.
+def live_view(title: str, foresight: Foresight | None = None) -> Iterator[Callable[..., None]]:
+    """A function to call with the model time, the run and, of a training, its figures.
 
-    With a prediction the run is always followed: a warning is a line of its own, whoever reads it.
+    With a prediction its warnings are lines of their own, whoever reads them.
     """
     console = Console(stderr=True)
     shown = 0.0
     live = Live(console=console, transient=True, auto_refresh=False) if console.is_terminal else None
-    if live is None and foresight is None:
-        yield None
-        return
+
+    def say(text: str, style: str | None = None) -> None:
+        console.print(text, style=style, highlight=False, markup=False, soft_wrap=True)
+
+    lines = Lines(say)
 
     def watch(now: float, run: Run, figures: Mapping[str, float] | None = None) -> None:
         with suppress(OSError):  # the terminal is gone: the run goes on, or ends in order
@@ -43,8 +46,10 @@ def live_view(title: str, foresight: Foresight | None = None) -> Iterator[Callab
             return
         shown = time.monotonic()
         if foresight is not None and (warning := foresight.look(now)) is not None:
-            console.print(warning, style="yellow", highlight=False, markup=False, soft_wrap=True)
-        if live is not None:
+            say(warning, "yellow")
+        if live is None:
+            lines.look(now, run, figures or {})
+        else:
             live.update(view(title, now, run, figures or {}, foresight), refresh=True)
 
     if live is not None:
@@ -98,29 +103,19 @@ def lanes(metrics: Metrics) -> str:
     return f"[{', '.join(f'{lane.depth}/{lane.capacity}' for lane in metrics.lanes)}]"
 
 
-def estimate(metrics: Metrics, left_tokens: int) -> Eta | NoEstimate:
-    """Model seconds from the last commit to the end of the work, warm-up left out."""
-    return remaining_time(metrics.times, metrics.trained_tokens, left_tokens, firsts=metrics.firsts)
-
-
 def _trained(run: Run) -> str:
     done = sum(by[0] for by in run.metrics.trained_by)
     return f"{done:,} of {run.plan.count:,} batches trained"
 
 
 def _rate_and_eta(now: float, run: Run) -> str:
-    metrics = run.metrics
-    rate = steady_rate(metrics.times, metrics.trained_tokens, end=metrics.fed_at)
-    steady = rate.rate if isinstance(rate, SteadyRate) else None
-    left = int(run.plan.tokens.sum()) - sum(by[1] for by in metrics.trained_by)
-    eta = estimate(metrics, left)
-    text = "no steady rate yet" if steady is None else ktok(steady)
-    if isinstance(eta, Eta):
-        passed = now - metrics.times[-1]
-        text += f" · {duration(max(eta.seconds - passed, 0.0))} to go"
-        if eta.low is not None and eta.high is not None:
-            text += f" ({duration(max(eta.low - passed, 0.0))} … {duration(max(eta.high - passed, 0.0))})"
-    return text if steady is None else f"{text}\n{escape(judge(metrics, steady).text)}"
+    steady, left = steady_now(run.metrics), time_left(now, run)
+    text = "no steady rate yet" if steady is None else ktok(steady.rate)
+    if isinstance(left, Eta):
+        text += f" · {duration(left.seconds)} to go"
+        if left.low is not None and left.high is not None:
+            text += f" ({duration(left.low)} … {duration(left.high)})"
+    return text if steady is None else f"{text}\n{escape(judge(run.metrics, steady, now=now).text)}"
 
 
 def _workers(now: float, metrics: Metrics) -> Table:
@@ -129,11 +124,5 @@ def _workers(now: float, metrics: Metrics) -> Table:
         table.add_column(column, justify="right" if column in ("busy", "batches") else "left")
     for meter in (*metrics.targets, *metrics.drafters):
         state = "lost" if meter.lost else STATES[meter.state]
-        table.add_row(meter.name, state, f"{_busy(now, meter):.0%}", f"{meter.batches:,}")
+        table.add_row(meter.name, state, f"{metrics.life(meter, now).share(BUSY):.0%}", f"{meter.batches:,}")
     return table
-
-
-def _busy(now: float, meter: WorkerMeter) -> float:
-    life = meter.end if meter.end is not None else now
-    going_on = now - meter.since if meter.end is None and meter.state == 0 else 0.0
-    return (meter.seconds[0] + going_on) / life if life > 0 else 0.0

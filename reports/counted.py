@@ -1,7 +1,7 @@
 """The accumulator's numbers, counted from a trace's columns: for a run that left a trace and no summary.
 
 Stepping through the events of a week's run takes a minute and more than a gigabyte; this takes seconds. A test holds
-the two against each other for every kind of run.
+the two against each other for every kind of run. How long drafters waited for one that was then lost is not counted.
 """
 
 from array import array
@@ -14,7 +14,7 @@ from policies.trace import CODE, KINDS, REASONS
 from reports.durations import Durations, durations
 from reports.flow import commits, owners
 from reports.levels import lane_levels
-from reports.metrics import LaneMeter, Metrics, WorkerMeter
+from reports.metrics import BUSY, TRANSFER, LaneMeter, Metrics, WorkerMeter
 from reports.recorded import Recorded
 from reports.spans import WorkerSpans, worker_spans
 
@@ -63,7 +63,10 @@ class _Work:
 
 def _fill(meter: WorkerMeter, spans: WorkerSpans, done: Durations, tokens: I64) -> None:
     meter.seconds = spans.seconds().tolist()
-    meter.end = spans.end_s
+    meter.end = meter.since = spans.end_s
+    meter.stuck_since = spans.end_s - spans.stuck_s
+    if spans.stuck_s > 0 and spans.state[-1] in (BUSY, TRANSFER):
+        meter.unfinished = spans.stuck_s
     meter.batches = len(done.batch)
     meter.tokens = int(tokens[done.batch].sum())
     if meter.batches:

@@ -6,7 +6,7 @@ run and never fall.
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from policies.effects import (
     Admit,
@@ -58,6 +58,12 @@ class WorkerMeter:
         self.end: float | None = None
         self.stuck_since = 0.0
         """When it came into the state in which its life ended."""
+        self.unfinished = 0.0
+        """Busy or transfer seconds of what it was at when its life ended: they gave nothing."""
+        self.awaited_sync = 0.0
+        """Sync seconds in which it waited for a drafter that was then lost."""
+        self.awaited_busy = 0.0
+        """Busy seconds, since its first batch, in steps that such a drafter held up."""
         self.lost = False
         self.batches = 0
         self.tokens = 0
@@ -68,6 +74,7 @@ class WorkerMeter:
         """Drafters: batches delivered and not computed."""
         self.ready = 0
         """Drafters: those of them that have arrived."""
+        self._awaited_until = 0.0
         self.ended: Callable[[int, float, float], None] | None = None
         """Told of every span of one state that takes time: the state, its start and its end."""
 
@@ -85,6 +92,8 @@ class WorkerMeter:
         """The worker's life ends, if it has not yet."""
         if self.end is None:
             self.stuck_since = self.since
+            if self.state in (BUSY, TRANSFER):
+                self.unfinished = now - self.since
             self.turn(now, self.state)
             self.end = now
 
@@ -95,6 +104,28 @@ class WorkerMeter:
             self.first_tokens = tokens
         self.batches += 1
         self.tokens += tokens
+
+    def awaited(self, state: int, since: float, until: float) -> None:
+        """In this state it waited for one that is lost now; of several at once each second counts once."""
+        seconds = max(until - max(since, self._awaited_until), 0.0)
+        self._awaited_until = max(until, self._awaited_until)
+        if state == SYNC:
+            self.awaited_sync += seconds
+        elif self.batches:
+            self.awaited_busy += seconds
+
+
+class Life(NamedTuple):
+    """One worker's time by state as of a moment, with what still lasts."""
+
+    meter: WorkerMeter
+    seconds: Sequence[float]
+    """In each of `STATES`."""
+    length: float
+
+    def share(self, state: int) -> float:
+        """Share of the life in a state, 0 for one that never lived."""
+        return self.seconds[state] / self.length if self.length > 0 else 0.0
 
 
 class LaneMeter:
@@ -162,6 +193,10 @@ class Metrics:
         self._length: list[int] = list(work.length)
         self._loader_since = 0.0
         self._members: dict[int, tuple[int, ...]] = {}
+        self._stepping: dict[int, float] = {}
+        """When each step that is being applied began."""
+        self._last_step: tuple[float, float, tuple[int, ...]] = (0.0, 0.0, ())
+        """Start, end and drafters of the last one that was committed."""
 
     def observe(self, exchanges: list[Exchange]) -> None:
         """The next exchanges, in order."""
@@ -219,13 +254,23 @@ class Metrics:
     def finish(self, now: float) -> None:
         """The run is over (also without `End`, when it hangs): every worker's life ends by now."""
         self.now = now
-        for meter in self.targets:
-            retired = meter.state == STARVED and self.to_assign == 0
-            meter.close(meter.since if retired else now)
-        for meter in self.drafters:
-            meter.close(now)
+        for meter in (*self.targets, *self.drafters):
+            meter.close(self._end_of(meter, now))
         for lane in self.lanes:
             lane.change(now, 0)
+
+    def life(self, meter: WorkerMeter, now: float) -> Life:
+        """The worker's time by state as of `now`, at the last event or later, also while the run goes on."""
+        end, seconds = self._end_of(meter, now), list(meter.seconds)
+        seconds[meter.state] += max(end - meter.since, 0.0)
+        return Life(meter, seconds, end)
+
+    def _end_of(self, meter: WorkerMeter, now: float) -> float:
+        """When its life ended, or ends if the run ends now."""
+        if meter.end is not None:
+            return meter.end
+        retired = meter.role == "target" and meter.state == STARVED and self.to_assign == 0
+        return meter.since if retired else now
 
     # Inputs ---------------------------------------------------------------------------------------------------
 
@@ -275,13 +320,33 @@ class Metrics:
         self.times.append(now)
         self.trained_tokens.append(total)
         self._mix(batches)
-        for drafter in self._members.pop(step):
+        members = self._members.pop(step)
+        self._last_step = self._stepping.pop(step), now, members
+        for drafter in members:
             self._resume(now, self.drafters[drafter])
 
     def _lost(self, now: float, meter: WorkerMeter) -> None:
         """A worker is gone."""
         meter.close(now)
         meter.lost = True
+        if meter.role == "drafter":
+            self._awaited(now, meter)
+
+    def _awaited(self, now: float, lost: WorkerMeter) -> None:
+        """The other drafters that wait for its gradients, or in its step, did so in vain.
+
+        The last committed step counts, too: a survivor may have applied it, and told only when the lost was given up.
+        """
+        number = self.drafters.index(lost)
+        since, until, members = self._last_step
+        together = {each for step in self._members.values() if number in step for each in step}
+        for each, meter in enumerate(self.drafters):
+            if meter.end is not None:
+                continue
+            if number in members and each in members:
+                meter.awaited(BUSY, since, until)
+            if meter.state == SYNC or each in together:
+                meter.awaited(meter.state, max(lost.stuck_since, meter.since), now)
 
     # Effects ------------------------------------------------------------------------------------------------
 
@@ -309,11 +374,13 @@ class Metrics:
 
     def _step(self, now: float, effect: Step) -> None:
         self._members[effect.step] = effect.drafters
+        self._stepping[effect.step] = now
         for drafter in effect.drafters:
             self.drafters[drafter].turn(now, BUSY)
 
     def _drop(self, now: float, effect: Drop) -> None:
         self._members.pop(effect.step, None)
+        self._stepping.pop(effect.step, None)
         for drafter in effect.drafters:
             self._resume(now, self.drafters[drafter])
 

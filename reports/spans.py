@@ -39,6 +39,8 @@ class WorkerSpans:
     stepping: NDArray[np.bool_]
     """bool[S]: busy with an optimizer step, not with a batch."""
     end_s: float
+    stuck_s: float = 0.0
+    """Seconds of the state in which the life ended."""
 
     @property
     def edges(self) -> F64:
@@ -159,7 +161,7 @@ def _spans(name: str, turns: Turns, end_s: float) -> WorkerSpans:
     state = np.concatenate([[STARVED], turns.state]).astype(np.uint8)
     stepping = np.concatenate([[False], turns.stepping])
     lasts = np.append(start[1:], end_s) > start
-    return WorkerSpans(name, start[lasts], state[lasts], stepping[lasts], end_s)
+    return WorkerSpans(name, start[lasts], state[lasts], stepping[lasts], end_s, end_s - float(start[-1]))
 
 
 def _left(recorded: Recorded) -> int:

@@ -65,7 +65,7 @@ def summarize(metrics: Metrics, plan: Planned, facts: Facts) -> dict[str, Any]:
     rate = steady_rate(metrics.times, metrics.trained_tokens, end=metrics.fed_at)
     steady = rate if isinstance(rate, SteadyRate) else None
     reason = metrics.ended or "deadlock"
-    verdict = judge(metrics, steady.rate if steady else None, facts.alternatives)
+    verdict = judge(metrics, steady, facts.alternatives)
     summary = {
         "kind": facts.kind,
         "policy": facts.policy,

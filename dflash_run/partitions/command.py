@@ -27,6 +27,7 @@ def rehearse_computing(
     folder = out if out is not None else Path("runs") / name
     check_outputs(folder)
     people = Console(stderr=True) if as_json else console()
+    people.print(f"in {folder}", style="dim", highlight=False, markup=False, soft_wrap=True)
     stage = set_stage(prepared, sizes)
     if stage.split.refused is not None:
         people.print(f"one GPU, not split: {stage.split.refused}; workers share all of it", markup=False)
@@ -44,4 +45,5 @@ def rehearse_computing(
             sys.stdout.write(to_json(summary))
         else:
             print_run(people, summary, title)
+            people.print(f"summary and trace in {folder}", highlight=False, markup=False, soft_wrap=True)
     return status_of([summary])

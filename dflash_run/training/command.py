@@ -3,9 +3,10 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 
@@ -23,6 +24,9 @@ from policies.pipeline import Pipeline
 from reports.summary import finite, to_json, write_text
 from reports.table import duration, print_run
 from reports.verdict import ktok
+
+_TOKENISING_S: Final = 5.0
+"""Between two lines while data are prepared; a cache that is there takes less."""
 
 
 def train_file(
@@ -48,7 +52,7 @@ def train_file(
     folder = out if out is not None else _fresh(Path("runs") / name, resume)
     faults = [*_unusable_files(folder, predict)]
     try:
-        prepared = prepare_training(pipeline, gpus=_gpus(), resume=resume)
+        prepared = prepare_training(pipeline, gpus=_gpus(), resume=resume, progress=_tokenising(people))
     except PipelineError as error:
         raise PipelineError([*faults, *error.faults]) from None
     if faults:
@@ -63,13 +67,14 @@ def train_file(
     # Claimed before anything in it is touched: another run may be at work there. Signals are heard until the summary
     # is there: a scheduler sends them again and again.
     with claimed(folder), interruptible() as interrupted:
-        for line in _introduced(prepared):
-            people.print(line, style="dim", highlight=False, markup=False)
+        for line in (f"in {folder}", *_introduced(prepared)):
+            people.print(line, style="dim", highlight=False, markup=False, soft_wrap=True)
         if (earlier := checkpoints.set_aside(folder)) is not None:
             people.print(f"{folder} holds an earlier training: its checkpoints are now in {earlier}", markup=False)
         if foretold is not None:
             foretold.write(folder)
             people.print(_foretold(foretold.summary), style="dim", highlight=False, markup=False)
+        people.print("starting workers, which load their models", style="dim", highlight=False)
         with live_view(title, foresight) as watch:
             run, told = train(
                 prepared, folder, verify=verify, watch=watch, run=run, ours=True, interrupted=interrupted
@@ -82,8 +87,23 @@ def train_file(
             sys.stdout.write(to_json(summary))
         else:
             _print(people, summary, title)
+        kept = f"; checkpoints in {folder / checkpoints.FOLDER}" if (folder / checkpoints.FOLDER).exists() else ""
+        people.print(f"summary and trace in {folder}{kept}", highlight=False, markup=False, soft_wrap=True)
     training = summary["training"]
     return status_of([summary]) if whole and not training["unsaved"] and not training["broken"] else INCOMPLETE
+
+
+def _tokenising(people: Console) -> Callable[[int], None]:
+    """To be told of the samples that are read; says so now and then, where it takes long."""
+    due = time.monotonic() + _TOKENISING_S
+
+    def told(count: int) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _TOKENISING_S
+            people.print(f"preparing data: {count:,} samples read", style="dim", highlight=False)
+
+    return told
 
 
 def _print(people: Console, summary: dict[str, Any], title: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Final
 from dflash_run.crew import Crew, ProcessCrew, Worker
 from dflash_run.launcher import Launcher
 from dflash_run.limits import Limits
+from dflash_run.lines import SAVED
 from dflash_run.training.briefing import TrainingBriefing
 from dflash_run.training.checkpoint import Checkpoint, Checkpoints, remove_unfinished
 from dflash_run.training.devices import DeviceSampler
@@ -103,7 +104,7 @@ def train(
                 at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s, start_s=START_S, close_s=CLOSE_S
             ),
             interrupted=lambda: asked() or bool(recording.failure) or briefing.unmoved.diverged,
-            watch=None if watch is None else lambda now: watch(now, run, scalars.latest),
+            watch=None if watch is None else lambda now: watch(now, run, _figures(scalars, briefing)),
         )
         briefing.clock = launcher.now
         stack.enter_context(DeviceSampler(folder, prepared.placement.gpus(), launcher.now))
@@ -117,6 +118,12 @@ def train(
     broken = launcher.broken or recording.failure or briefing.unmoved.lost()
     told["training"] |= {"unsaved": briefing.unsaved, "broken": broken or None}
     return run, told
+
+
+def _figures(scalars: Scalars, briefing: TrainingBriefing) -> dict[str, float]:
+    """The last of each, and the step of the newest checkpoint."""
+    saved = None if briefing.saving is None else briefing.saving.saved
+    return scalars.latest if saved is None else scalars.latest | {SAVED: saved}
 
 
 def _progress(prepared: Preparation) -> Progress:

@@ -13,7 +13,7 @@ from rich.console import Console
 from reports.cli import _print_difference, _say
 from reports.draw import training, workers
 from reports.draw.style import short_worker
-from reports.metrics import STARVED, STATES, TRANSFER, WorkerMeter
+from reports.metrics import STARVED, STATES, TRANSFER, Life, WorkerMeter
 from reports.page.build import build
 from reports.page.elements import coded, tag, text_of
 from reports.runs import Given, Run
@@ -105,13 +105,13 @@ def test_one_step_is_no_steps_and_many_workers_are_counted() -> None:
     assert _named(cast(list[WorkerMeter], meters[:8])) == "targets 0, 1, 2, 3, 4, 5, 6 and 7"
 
 
-def lived(seconds: float, state: int, *, waited: float = 0.0, lost: bool = False) -> WorkerMeter:
+def lived(seconds: float, state: int, *, waited: float = 0.0, lost: bool = False) -> Life:
     meter = WorkerMeter("drafter/0", "drafter")
     meter.turn(0.0, state)
     meter.turn(waited, STATES.index("busy"))
     meter.close(seconds)
     meter.lost = lost
-    return meter
+    return Life(meter, meter.seconds, seconds)
 
 
 def test_the_wait_for_a_hung_worker_is_no_share_of_the_verdict() -> None:
