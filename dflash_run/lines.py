@@ -75,7 +75,7 @@ def progress(now: float, run: Run, figures: Mapping[str, float]) -> str:
         "no steady rate yet" if steady is None else ktok(steady.rate),
     ]
     left = time_left(now, run)
-    if isinstance(left, Eta):
+    if isinstance(left, Eta) and left.seconds > 0:  # nobody knows how long a run that stands still will take
         parts.append(f"{duration(left.seconds)} left")
     if "loss" in figures:
         parts.append(f"loss {figures['loss']:.2f}")

@@ -52,8 +52,13 @@ def test_a_run_that_is_shorter_than_the_first_line_says_nothing() -> None:
 
 def test_a_line_tells_of_batches_rate_end_loss_lanes_and_what_bounds(run: Run) -> None:
     text = progress(run.metrics.now, run, {"loss": 2.314})
-    assert text.startswith("at 61 s: 60 of 60 batches (100%), 1 tok/s, 0 s left, loss 2.31, lanes 0/")
+    assert text.startswith("at 61 s: 60 of 60 batches (100%), 1 tok/s, loss 2.31, lanes 0/")
     assert ", drafters: they take 1 tok/s" in text and "\n" not in text
+
+
+def test_a_run_that_stands_still_is_not_said_to_end_at_once() -> None:
+    run = simulate(pipeline_of(**PIPELINE, stop={"at_s": 30.5}))
+    assert "30.5 s left" in progress(30.5, run, {}) and "left" not in progress(300.0, run, {})
 
 
 def test_before_anything_is_trained_a_line_claims_no_rate_and_no_end() -> None:
