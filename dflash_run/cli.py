@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 
 from dflash_run.live import live_view
+from dflash_run.outcome import tell
 from dflash_run.rehearsal import CREWS, rehearse
 from dflash_sim.cli import (
     AsJson,
@@ -28,8 +29,7 @@ from dflash_sim.prediction import summary_of
 from policies.faults import Fault, PipelineError
 from policies.loading import load
 from reports.commands import run_and_exit
-from reports.summary import to_json, versions, write_text
-from reports.table import print_run
+from reports.summary import versions
 
 COMPUTES = ("sleep", "torch")
 Multiprocessors = Annotated[
@@ -97,12 +97,7 @@ def rehearse_command(
                 pipeline, folder, driver=driver, speedup=speedup, watch=watch, interrupted=interrupted
             )  # fmt: skip
         summary = summary_of(run, kind="rehearsal", driver=driver, speedup=speedup)
-        write_text(folder / "summary.json", to_json(summary))
-        if as_json:
-            sys.stdout.write(to_json(summary))
-        else:
-            print_run(people, summary, title)
-            people.print(f"summary and trace in {folder}", highlight=False, markup=False, soft_wrap=True)
+        tell(people, summary, title, folder, as_json=as_json)
     raise typer.Exit(status_of([summary]))
 
 

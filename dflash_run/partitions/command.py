@@ -1,19 +1,17 @@
 """`dflash-run rehearse --compute torch`: from a training's file to a rehearsal with real kernels on one device."""
 
-import sys
 from pathlib import Path
 
 from rich.console import Console
 
 from dflash_run.live import live_view
+from dflash_run.outcome import tell
 from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
 from dflash_run.training.train import train
 from dflash_sim.cli import check_outputs, console, described, name_of, status_of
 from dflash_sim.interrupts import interruptible
 from dflash_sim.prediction import prepare, summary_of
 from policies.pipeline import Pipeline
-from reports.summary import to_json, write_text
-from reports.table import print_run
 
 
 def rehearse_computing(
@@ -40,10 +38,5 @@ def rehearse_computing(
             )  # fmt: skip
         compute = {"workers": stage.place, "refused": stage.split.refused}
         summary = summary_of(run, kind="rehearsal", driver="threads", compute=compute, **told)
-        write_text(folder / "summary.json", to_json(summary))
-        if as_json:
-            sys.stdout.write(to_json(summary))
-        else:
-            print_run(people, summary, title)
-            people.print(f"summary and trace in {folder}", highlight=False, markup=False, soft_wrap=True)
+        tell(people, summary, title, folder, as_json=as_json)
     return status_of([summary])
