@@ -54,7 +54,7 @@ validate-rehearsal: .venv/base
 validate-cpu: .venv/run
 	$(BIN)/python -m dflash_run.validation --part cpu
 
-# The same on GPUs, a part at a time: make validate-gpu PART=one-gpu (or two-gpus, one-card, one-card-slow, one-card-whole, colocated,
+# The same on GPUs, a part at a time: make validate-gpu PART=one-gpu (or two-gpus, one-card, one-card-bucketed, one-card-slow, one-card-whole, colocated,
 # four-cards). Cases that have a table are not run again, so that a part that was cut off goes on.
 validate-gpu: .venv/run
 	$(BIN)/python -m dflash_run.validation --part $(PART)

@@ -1,10 +1,12 @@
 """`rehearse --compute torch`: a topology on one device, with the training's own workers, as threads of one process."""
 
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -20,6 +22,12 @@ from dflash_run.transport.slots import SlotTable
 from policies.faults import Fault, PipelineError
 from policies.loading import from_mapping, resolved
 from policies.pipeline import Pipeline
+
+_SWITCH_S: Final = 0.0005
+"""How long a thread that launches may keep others waiting that have something to hear, order or launch.
+
+Python's own 5 ms at each turn of a message, between launcher and workers, are a time that no process would lose.
+"""
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None) -> Stag
         raise PipelineError([Fault("--multiprocessors", ",".join(map(str, sizes)), rule)])
     device = torch.device(prepared.placement.drafters[0])
     found = split(device, len(workers), sizes)
+    sys.setswitchinterval(_SWITCH_S)
     floor = Floor(found, workers, _memory_ahead(prepared, device))
     with tempfile.TemporaryDirectory(prefix="dflash-compile-") as folder:
         orders = orders_for(prepared, Path(folder), SlotTable())
@@ -97,10 +106,12 @@ def _memory_ahead(prepared: Preparation, device: torch.device) -> dict[str, int]
 
 
 def _unlike(prepared: Preparation) -> Iterator[tuple[int, ...]]:
-    """Samples of a typical batch, and of one with a single sample if there is any: it is compiled for separately."""
-    chosen = [middle(grid(prepared.leg)).batch]
-    least = int(prepared.leg.samples.argmin())
-    if prepared.leg.samples[least] == 1 < prepared.leg.samples[chosen[0]]:
-        chosen.append(least)
-    for batch in chosen:
-        yield tuple(prepared.plan.samples_of(prepared.ids[batch]).tolist())
+    """Samples of a typical batch, and one of them alone, which is compiled for separately.
+
+    Also where this plan has no batch of one: workers that are kept are given other plans later.
+    """
+    batch = prepared.ids[middle(grid(prepared.leg)).batch]
+    samples: tuple[int, ...] = tuple(prepared.plan.samples_of(batch).tolist())
+    yield samples
+    if len(samples) > 1:
+        yield samples[:1]

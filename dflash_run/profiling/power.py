@@ -9,8 +9,8 @@ from typing import Any, Final
 from dflash_run.training.devices import physical
 
 _EVERY_S: Final = 0.1
-_SETTLED_S: Final = 1.5
-"""The driver tells the mean of the last second."""
+_SETTLED_S: Final = 1.2
+"""The driver tells the mean of the last second: before this, something of what was drawn before is in it."""
 
 
 class PowerMeter:
@@ -41,7 +41,10 @@ class PowerMeter:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[list[float]]:
-        """Collects readings in watts meanwhile; the largest is what was drawn while all were busy."""
+        """Collects readings in watts meanwhile; the largest is what was drawn while all were busy.
+
+        There are none of what is over too soon.
+        """
         readings: list[float] = []
         if self._nvml is None:
             yield readings
@@ -50,6 +53,7 @@ class PowerMeter:
 
         def read() -> None:
             with contextlib.suppress(Exception):
+                over.wait(_SETTLED_S)
                 while not over.wait(_EVERY_S):
                     readings.append(self._draw())
 

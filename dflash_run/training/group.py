@@ -18,7 +18,6 @@ _QUIET_NCCL: Final = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "CUDA_MODULE_LOADING": "EAGER",  # loading a kernel while a collective waits for a peer would wait too
 }
 
 

@@ -39,7 +39,7 @@ def validate(
         case = replace(case, samples=enough_samples(case, foretold), seconds=None)
         prepared = company.prepare(case, work)
         foretold = forecast(prepared, profile, company.place)
-    company.warm_up(prepared, work / f"warm-up-{case.name}", progress)
+    company.warm_up(prepared, case, work / f"warm-up-{case.name}", progress)
     foretold.write(out)
     progress(f"training {prepared.leg.count:,} batches, {foretold.summary['makespan_s']:.0f} s predicted")
     run = prepare(prepared.pipeline, plan=prepared.leg, timed=False)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dflash_run.crew import ProcessCrew, ThreadCrew
 from dflash_run.profiling.machine import PROCESSES
@@ -22,6 +23,7 @@ from dflash_run.transport.parcel import HEAD_BYTES
 from dflash_run.validation.cases import KEPT, NEW, THREADS, Case
 from dflash_run.validation.kept import PROFILE
 from dflash_sim.fitting import save_timings
+from policies.batches import BatchPlan
 from policies.loading import from_mapping
 
 _EFFORTS: Final = {
@@ -30,8 +32,10 @@ _EFFORTS: Final = {
     # A part of a GPU takes a second for a batch, and much the same second each time.
     THREADS: Effort(again=True, shapes=3, repeats=3, most_s=4.0, flow_s=2.5),
 }
-_WARM: Final = 6
+_WARM: Final = {KEPT: 6, THREADS: 30}
 """Batches for each worker, which new ones get before a run that counts."""
+_LARGEST: Final = 0.2
+"""Share of them that are the largest of the plan; the others are spread over its lengths."""
 
 
 @dataclass
@@ -79,21 +83,33 @@ class Company:
         self.profiles.setdefault(key, path)
         return path
 
-    def warm_up(self, prepared: Preparation, folder: Path, progress: Callable[[str], None]) -> None:
-        """A few batches, where workers are kept and some are new: the largest, so that memory grows no more later.
+    def warm_up(self, prepared: Preparation, case: Case, folder: Path, progress: Callable[[str], None]) -> None:
+        """Some batches, where workers are kept and there are new ones, or new lengths.
 
-        A thread that asks a GPU for memory waits for all that is launched on it, and so do the others.
+        The largest are among them, so that memory grows no more later, and many lengths: cuBLAS takes another kernel
+        for many a length, and a thread that launches a kernel for the first time in the process waits for all that was
+        launched on any stream of the GPU, as do all threads after it.
         """
         topology, training = prepared.pipeline.topology, prepared.pipeline.training
-        key = (topology.targets, topology.drafters, training.anchors, training.sync != "none")
+        data = repr(case.file["data"])
+        key = (topology.targets, topology.drafters, training.anchors, training.sync != "none", data)
         if not self.warm or key in self.played:
             return
         progress("warming up")
-        count = _WARM * (topology.targets + topology.drafters)
-        largest = np.sort(np.argsort(-prepared.leg.slots, kind="stable")[:count])
-        few = replace(prepared, leg=prepared.leg.select(largest), ids=[prepared.ids[each] for each in largest])
+        chosen = varied(prepared.leg, _WARM[case.workers] * (topology.targets + topology.drafters))
+        few = replace(prepared, leg=prepared.leg.select(chosen), ids=[prepared.ids[each] for each in chosen])
         train(few, folder, hire=self.hire)
         self.played.add(key)
+
+
+def varied(leg: BatchPlan, count: int) -> NDArray[np.int64]:
+    """So many of its batches, if there are: the largest, and others spread over the lengths; numbers, rising."""
+    by_size = np.argsort(-leg.slots, kind="stable")
+    largest, rest = np.split(by_size, [max(round(_LARGEST * count), 1)])
+    rest = rest[np.argsort(leg.length[rest], kind="stable")]
+    spread = np.linspace(0, max(rest.size - 1, 0), min(count - largest.size, rest.size)).astype(np.int64)
+    found: NDArray[np.int64] = np.union1d(largest, rest[spread])
+    return found
 
 
 @contextlib.contextmanager

@@ -12,9 +12,13 @@ GAP: Final = 0.03
 """Predicted differences of rates below this may come out either way."""
 
 
+_STEADY: Final = "steady throughput"
+_WHOLE: Final = "throughput"
+
+
 @dataclass(frozen=True)
 class Ranked:
-    """One case's steady rates, in tokens per second."""
+    """One case's rates in tokens per second, of the same kind as those that it is ranked with."""
 
     name: str
     predicted: float
@@ -30,20 +34,26 @@ def groups(cases: Iterable[Case]) -> list[list[Case]]:
 
 
 def _but_policy(case: Case) -> str:
-    rest = asdict(case) | {"name": None, "minutes": None}
+    rest = asdict(case) | {"name": None, "part": None, "minutes": None}
     for section, key in (("dispatch", "policy"), ("data", "buckets")):
         rest["file"].get(section, {}).pop(key, None)
     return json.dumps(rest, sort_keys=True)
 
 
 def ranked(tables: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Ranked]:
-    """Of the tables, as JSON, by their cases' names; those without steady rates are left out."""
-    found = []
-    for name, rows in tables.items():
-        row = next(row for row in rows if row["quantity"] == "steady throughput")
-        if row["predicted"] and row["measured"]:
-            found.append(Ranked(name, row["predicted"], row["measured"]))
-    return found
+    """Of the tables, as JSON, by their cases' names: steady rates, or whole runs' where one was never steady."""
+    steady = {name: _row(rows, _STEADY) for name, rows in tables.items()}
+    if not all(row["predicted"] and row["measured"] for row in steady.values()):
+        return [Ranked(name, **_rates(_row(rows, _WHOLE))) for name, rows in tables.items()]
+    return [Ranked(name, **_rates(row)) for name, row in steady.items()]
+
+
+def _rates(row: Mapping[str, Any]) -> dict[str, float]:
+    return {key: row[key] for key in ("predicted", "measured")}
+
+
+def _row(rows: Sequence[Mapping[str, Any]], quantity: str) -> Mapping[str, Any]:
+    return next(row for row in rows if row["quantity"] == quantity)
 
 
 def out_of_order(cases: Iterable[Ranked], gap: float = GAP) -> list[str]:
@@ -61,7 +71,7 @@ def out_of_order(cases: Iterable[Ranked], gap: float = GAP) -> list[str]:
 def text(cases: Sequence[Ranked]) -> str:
     """For people: rates, and gains over the first case."""
     first = cases[0]
-    lines = [f"{'steady tokens/s':<42}{'predicted':>12}{'measured':>12}{'gains':>18}"]
+    lines = [f"{'tokens/s':<42}{'predicted':>12}{'measured':>12}{'gains':>18}"]
     for each in cases:
         gains = f"{each.predicted / first.predicted - 1:+.1%} {each.measured / first.measured - 1:+.1%}"
         lines.append(f"{each.name:<42}{each.predicted:>12,.0f}{each.measured:>12,.0f}{gains:>18}")

@@ -55,6 +55,21 @@ def test_readings_are_collected_while_something_is_measured_and_no_longer(monkey
     assert len(readings) == count
 
 
+def test_what_was_drawn_before_is_in_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver's first numbers are means over a time that began before."""
+    play(monkeypatch, lambda gpu: 350_000 if time.monotonic() < begin + 0.1 else 180_000)
+    monkeypatch.setattr(power, "_SETTLED_S", 0.12)
+    begin = time.monotonic()
+    with PowerMeter("cuda:0").watching() as readings:
+        until = time.monotonic() + 5
+        while not readings and time.monotonic() < until:
+            time.sleep(0.01)
+    assert set(readings) == {180.0}
+    with PowerMeter("cuda:0").watching() as readings:
+        time.sleep(0.02)
+    assert readings == []
+
+
 def broken(gpu: int) -> int:
     raise RuntimeError("GPU is lost")
 

@@ -4,8 +4,10 @@ import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ from dflash_run.validation.cases import CASES, HOST, PARTS, THREADS, Case
 from dflash_run.validation.cases import KEPT as PROCESSES
 from dflash_run.validation.chain import limits_of, validate
 from dflash_run.validation.checking import differences
-from dflash_run.validation.company import Company, company_for
+from dflash_run.validation.company import Company, company_for, varied
 from dflash_run.validation.kept import remake
 from dflash_run.validation.overlay import draw
 from dflash_run.validation.table import Limits, as_json, rows
@@ -172,3 +174,14 @@ def test_the_picture_shows_the_run_over_its_prediction(done: tuple[Path, Path]) 
     picture = (done[0] / "overlay.svg").read_text(encoding="utf-8")
     assert "prediction" in picture and "trained [% of the tokens]" in picture
     assert len(picture) < 200_000
+
+
+@pytest.mark.parametrize(("batches", "count"), [(400, 144), (10, 144), (144, 144), (1, 6), (400, 1)])
+def test_workers_are_warmed_up_with_the_largest_batches_and_with_many_lengths(batches: int, count: int) -> None:
+    lengths = np.random.default_rng(3).integers(200, 1500, batches)
+    plan = SimpleNamespace(length=lengths, slots=4 * lengths)
+    chosen = varied(plan, count)  # type: ignore[arg-type]
+    assert len(set(chosen.tolist())) == len(chosen) == min(count, batches) and (np.diff(chosen) > 0).all()
+    assert lengths[chosen].max() == lengths.max()
+    if count > 100 and batches > 100:
+        assert lengths[chosen].min() == lengths.min() and np.diff(np.sort(lengths[chosen])).max() < 60

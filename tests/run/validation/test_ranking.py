@@ -17,7 +17,9 @@ def test_small_predicted_gaps_may_come_out_either_way() -> None:
     assert "+2.0% -2.2%" in text(cases)
 
 
-def test_runs_too_short_for_a_steady_rate_are_not_ranked() -> None:
-    row = {"quantity": "steady throughput", "predicted": 5.0, "measured": None}
-    whole = {**row, "measured": 4.0}
-    assert ranked({"short": [row], "long": [whole]}) == [Ranked("long", 5.0, 4.0)]
+def test_where_one_run_was_never_steady_whole_runs_are_ranked() -> None:
+    steady = {"quantity": "steady throughput", "predicted": 5.0, "measured": 4.0}
+    whole = {"quantity": "throughput", "predicted": 3.0, "measured": 2.0}
+    assert ranked({"a": [whole, steady], "b": [whole, steady]}) == [Ranked("a", 5.0, 4.0), Ranked("b", 5.0, 4.0)]
+    never = {**steady, "measured": None}
+    assert ranked({"a": [whole, steady], "b": [whole, never]}) == [Ranked("a", 3.0, 2.0), Ranked("b", 3.0, 2.0)]
