@@ -42,7 +42,13 @@ class Power:
         gpu = self.gpus[worker]
         if gpu is None:
             return 1.0
-        asked = self._asked(gpu, {worker, *busy})
+        return self._slowed(self._asked(gpu, {worker, *busy}))
+
+    def load_of(self, workers: Sequence[int]) -> float:
+        """How much longer workers like these take that are busy on one GPU, wherever they are here; ≥ 1."""
+        return self._slowed(sum(self.watts[each] for each in workers))
+
+    def _slowed(self, asked: float) -> float:
         return float((asked / self.spare) ** _ROOT) if asked > self.spare else 1.0
 
     def _asked(self, gpu: str | None, workers: Iterable[int]) -> float:

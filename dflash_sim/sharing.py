@@ -3,13 +3,14 @@
 A worker's factor is how much longer its work takes while a set of others is busy. It is composed from pairs that were
 measured at once, never from the topology itself:
 
-    factor(i) = load · (1 + Σ over busy j of (f(i, j) − 1))
+    factor(i) = load · (1 + Σ over busy j of (f(i, j) − 1) − relief(i) · (busy others on its GPU beyond the first))
 
 The sum and not the product: of k workers that each use a resource fully every one gets 1/k of it, so that a pair's
 factor of 2 must become k for k workers (the sum gives 1 + (k − 1)·1), where the product would give 2^(k−1). Small
-factors compose alike either way. `load` is what pairs cannot show: on a host of C cores, workers that keep c cores each
-busy run at full speed up to C of them and share the cores beyond: load = max(1, busy cores / C). On a GPU it is that of
-its power, see `power`. What a pair's own load explains is not counted again in f.
+factors compose alike either way. `relief`, see `trios`, is what further neighbours cost less than the first. `load` is
+what pairs cannot show: on a host of C cores, workers that keep c cores each busy run at full speed up to C of them and
+share the cores beyond: load = max(1, busy cores / C). On a GPU it is that of its power, see `power`. What a pair's own
+load explains is not counted again in f.
 
 A copy to a drafter, and a step, have factors of their own where the pairs were measured with them. A copy slows nobody:
 it is short and leaves the processors alone.
@@ -28,6 +29,7 @@ from simpy.events import Event, Timeout
 
 from dflash_sim.power import Power, power_of
 from dflash_sim.timings_file import REMEDY, InterferenceProfile, Profile, TimingsError, shown
+from dflash_sim.trios import SURE, Sides, reliefs
 from policies.pipeline import Pipeline
 
 Index = int
@@ -39,8 +41,6 @@ COMPUTE: Final = "factor"
 COPY: Final = "copy"
 STEP: Final = "step"
 """What a worker does, by the names that pairs give its factors."""
-_SURE: Final = 2.0
-"""Standard errors by which a measured factor must exceed 1 to count."""
 _MOST_THREADS: Final = 65536
 _DONE: Final = 1e-12
 """Work below this share of the service is rounding."""
@@ -62,6 +62,10 @@ class Interference:
     """Cores of the host."""
     power: Power | None = None
     """What workers on GPUs draw; None: less than any limit."""
+    gpus: Sequence[str | None] = ()
+    """[W]: where each is; None: on none. Needed with `relief`."""
+    relief: Sequence[float] | None = None
+    """[W]: what a further worker on its GPU costs each less than the first; None: nothing."""
 
     @property
     def matters(self) -> bool:
@@ -78,6 +82,9 @@ class Interference:
             return 1.0
         row = matrix[worker]
         together = 1.0 + sum(row[other] - 1.0 for other in busy if other != worker)
+        if self.relief is not None and kind == COMPUTE:
+            near = sum(self.gpus[other] == self.gpus[worker] for other in busy if other != worker)
+            together = max(together - self.relief[worker] * max(near - 1, 0), 1.0)
         if self.power is not None and kind != COPY:
             together *= self.power.load(worker, busy)
         if not self.cores[worker]:
@@ -259,7 +266,12 @@ def composed(
 
     computing = matrix(COMPUTE)
     assert computing is not None
+    gpus = [device if str(device).startswith("cuda") else None for device in devices]
+    spared = reliefs(measured, _known(measured, COMPUTE), power, roles)
+    relief = [spared.get(role, 0.0) if gpu is not None else 0.0 for role, gpu in zip(roles, gpus, strict=True)]
     return Interference(
+        gpus=gpus,
+        relief=relief if any(relief) else None,
         factors=computing,
         copying=matrix(COPY),
         stepping=matrix(STEP),
@@ -269,12 +281,17 @@ def composed(
     )
 
 
-def _pairs(measured: InterferenceProfile, kind: str) -> dict[tuple[str, str, bool], float]:
-    """(role, role of the other, whether on one GPU) → factor; 1 where it is not above 1 by more than its error.
+def _pairs(measured: InterferenceProfile, kind: str) -> dict[Sides, float]:
+    """Factors; 1 where one is not above 1 by more than its error, which else would add up over the workers."""
+    return {key: mean if mean - 1 > SURE * error else 1.0 for key, (mean, error) in _known(measured, kind).items()}
+
+
+def _known(measured: InterferenceProfile, kind: str) -> dict[Sides, tuple[float, float]]:
+    """Factors and their standard errors.
 
     Where pairs differ only in which GPU they share, or in whose place is first, their mean counts.
     """
-    found: dict[tuple[str, str, bool], list[tuple[float, float]]] = {}
+    found: dict[Sides, list[tuple[float, float]]] = {}
     for pair in measured.pairs:
         on_gpu = pair.shared.startswith("cuda")
         for role, other, side in ((pair.a, pair.b, "a"), (pair.b, pair.a, "b")):
@@ -282,11 +299,10 @@ def _pairs(measured: InterferenceProfile, kind: str) -> dict[tuple[str, str, boo
             if factor is not None:
                 error: float = getattr(pair, f"{kind}_{side}_error")
                 found.setdefault((role, other, on_gpu), []).append((factor, error))
-    return {key: _sure(values) for key, values in found.items()}
-
-
-def _sure(values: list[tuple[float, float]]) -> float:
-    """Mean of the factors; 1 within the error, which else would add up over the workers."""
-    mean = sum(factor for factor, _ in values) / len(values)
-    error = sum(error**2 for _, error in values) ** 0.5 / len(values)
-    return mean if mean - 1 > _SURE * error else 1.0
+    return {
+        key: (
+            sum(factor for factor, _ in values) / len(values),
+            sum(error**2 for _, error in values) ** 0.5 / len(values),
+        )
+        for key, values in found.items()
+    }

@@ -164,6 +164,22 @@ class PairProfile(_Strict):
         return self
 
 
+def _gpu(name: str) -> str:
+    if not _shared(name).startswith("cuda"):
+        raise ValueError("should be a GPU's name such as cuda:0")
+    return name
+
+
+class TrioProfile(_Strict):
+    """How much longer three workers take while all are busy, each by its place in `workers`."""
+
+    workers: tuple[Role, Role, Role]
+    shared: Annotated[str, AfterValidator(_gpu)]
+    factors: tuple[Factor, Factor, Factor]
+    errors: tuple[Deviation, Deviation, Deviation] = (0.0, 0.0, 0.0)
+    """Standard errors."""
+
+
 class PowerProfile(_Strict):
     """What a GPU may draw."""
 
@@ -184,6 +200,8 @@ class InterferenceProfile(_Strict):
     cores: Cores | None = None
     """Cores of the host; None: as many as are needed."""
     pairs: Annotated[tuple[PairProfile, ...], AfterValidator(_once)] = ()
+    trios: tuple[TrioProfile, ...] = ()
+    """They tell how pairs add up."""
     power: PowerProfile | None = None
     """Of a GPU; None: not measured."""
 
@@ -246,7 +264,8 @@ def write_timings(profile: Profile, path: str | Path) -> None:
 
 REMEDY = "correct it, or measure again with `dflash-run profile`"
 _KEYS = sorted(
-    {key for model in (ShapeSamples, RoleProfile, TransferProfile, PairProfile, InterferenceProfile, Profile)
+    {key for model in (ShapeSamples, RoleProfile, TransferProfile, PairProfile, TrioProfile, InterferenceProfile,
+                       Profile)
      for key in model.model_fields}
 )
 _DEEPEST: Final = 8

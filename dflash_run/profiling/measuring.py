@@ -2,7 +2,7 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
@@ -14,7 +14,7 @@ from dflash_run.crew import Worker
 from dflash_run.messages import Applied, Apply, Computed, Group, Grouped, Open, Received
 from dflash_run.profiling.grid import SHAPES, Cell, middle
 from dflash_run.profiling.messages import AskPeak, Dissect, Dissected, Peak, TimeCollective
-from dflash_run.profiling.pairs import Pair
+from dflash_run.profiling.pairs import Pair, Trio
 from dflash_run.profiling.power import PowerMeter
 from dflash_run.profiling.stage import Phase, Stage
 from dflash_run.training.messages import ComputeStates, TrainOn
@@ -22,6 +22,8 @@ from dflash_run.training.preparation import Preparation
 from dflash_run.transport.parcel import HOST, Parcel, Slot
 from dflash_run.transport.slots import SlotTable
 
+_COMPUTING: Final = "factor"
+"""The phase of computing a batch, by its name in a profile's pairs."""
 _CHAIN: Final = 3
 """Batches that are trained one after the other, each with the next one arriving."""
 
@@ -73,6 +75,7 @@ class Found:
     """Of each worker of a role, where they are unlike."""
     peaks: dict[str, int] = field(default_factory=dict)
     pairs: list[dict[str, Any]] = field(default_factory=list)
+    trios: list[dict[str, Any]] = field(default_factory=list)
     power: dict[str, float] | None = None
     """What a GPU may draw, and does when idle, in watts."""
 
@@ -156,28 +159,39 @@ class Measuring:
 
     def pairs(self, pairs: list[Pair], cells: list[Cell]) -> None:
         """How much slower two workers are at once than each alone, in turn."""
-        cell = middle(cells)
         for pair in pairs:
-            meter, watts = PowerMeter(pair.shared), dict.fromkeys(("a", "b", "both"), 0.0)
+            meter = PowerMeter(pair.shared)
             self.found.power = self.found.power or meter.room()
-            work = {worker: self._busy_with(worker, cell) for worker in (pair.a, pair.b)}
-            alone: dict[tuple[Worker, str], list[float]] = defaultdict(list)
-            both: dict[tuple[Worker, str], list[float]] = defaultdict(list)
-            for _ in range(self._effort.rounds):
-                for side, busy, into in (("a", [pair.a], alone), ("b", [pair.b], alone), ("both", list(work), both)):
-                    with meter.watching() as readings:
-                        _join(into, self._stage.flow({worker: work[worker] for worker in busy}, self._effort.flow_s))
-                    watts[side] = max([watts[side], *readings])
+            seen = self._at_once((pair.a, pair.b), middle(cells), meter)
             found: dict[str, Any] = {"a": pair.a[0], "b": pair.b[0], "shared": pair.shared}
-            if self.found.power is not None and all(watts.values()):
-                found |= {f"watts_{side}": round(value, 1) for side, value in watts.items()}
+            if self.found.power is not None and all(seen.watts.values()):
+                busy = {"a": (pair.a,), "b": (pair.b,), "both": (pair.a, pair.b)}
+                found |= {f"watts_{side}": round(seen.watts[who], 1) for side, who in busy.items()}
             for side, worker in (("a", pair.a), ("b", pair.b)):
-                for phase in work[worker]:
-                    factor, error = _ratio(both[worker, phase.name], alone[worker, phase.name])
-                    found |= {f"{phase.name}_{side}": round(factor, 4), f"{phase.name}_{side}_error": round(error, 4)}
+                for name in seen.phases(worker):
+                    factor, error = seen.factor(worker, name)
+                    found |= {f"{name}_{side}": round(factor, 4), f"{name}_{side}_error": round(error, 4)}
             self.found.pairs.append(found)
 
+    def trio(self, trio: Trio, cells: list[Cell]) -> None:
+        """How much slower three workers are at once than each alone, in turn."""
+        seen = self._at_once(trio.workers, middle(cells), PowerMeter(trio.shared))
+        factors = [seen.factor(worker, _COMPUTING) for worker in trio.workers]
+        told = {"factors": [round(factor, 4) for factor, _ in factors], "errors": [round(e, 4) for _, e in factors]}
+        self.found.trios.append({"workers": [role for role, _ in trio.workers], "shared": trio.shared, **told})
+
     # Inside -----------------------------------------------------------------------------------------------------
+
+    def _at_once(self, workers: tuple[Worker, ...], cell: Cell, meter: PowerMeter) -> "_AtOnce":
+        """Each alone and all at once, in turn, so that what drifts drifts for all."""
+        work = {worker: self._busy_with(worker, cell) for worker in workers}
+        seen = _AtOnce(workers)
+        for _ in range(self._effort.rounds):
+            for busy in (*((worker,) for worker in workers), workers):
+                with meter.watching() as readings:
+                    flow = self._stage.flow({worker: work[worker] for worker in busy}, self._effort.flow_s)
+                seen.add(busy, flow, readings)
+        return seen
 
     def _sample(self, cells: list[Cell], some: Callable[[Cell], list[float]]) -> dict[Cell, list[float]]:
         """Each cell again and again, in turn, so that what drifts drifts for all; the first time is a warm-up."""
@@ -247,10 +261,10 @@ class Measuring:
     def _busy_with(self, worker: Worker, cell: Cell) -> list[Phase]:
         """Phases that keep a worker busy over and over. A step that others must join is none of them."""
         if worker[0] == "target":
-            return [Phase("factor", Computed, self._order(worker, cell))]
+            return [Phase(_COMPUTING, Computed, self._order(worker, cell))]
         step = next(self._steps)
         self._stage.post(worker, Open(step))
-        phases = [Phase("copy", Received, self._training(cell, step)), Phase("factor", Computed)]
+        phases = [Phase("copy", Received, self._training(cell, step)), Phase(_COMPUTING, Computed)]
         if self._prepared.pipeline.training.sync == "none" or len(self._drafters) == 1:
             phases.append(Phase("step", Applied, Apply(step, progress=0.5)))
         return phases
@@ -268,10 +282,30 @@ class Measuring:
         return tuple(self._prepared.plan.samples_of(self._prepared.ids[cell.batch]).tolist())
 
 
-def _join(into: dict[tuple[Worker, str], list[float]], flow: dict[Worker, dict[str, list[float]]]) -> None:
-    for worker, phases in flow.items():
-        for name, seconds in phases.items():
-            into[worker, name] += seconds
+class _AtOnce:
+    """What workers took alone and at once, and what their GPU drew."""
+
+    def __init__(self, workers: tuple[Worker, ...]) -> None:
+        self._all = workers
+        self._seconds: dict[tuple[bool, Worker], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        """By whether all were busy, worker, and phase."""
+        self.watts: dict[tuple[Worker, ...], float] = {}
+        """The most, by who was busy; 0: not known."""
+
+    def add(
+        self, busy: tuple[Worker, ...], flow: Mapping[Worker, Mapping[str, list[float]]], readings: list[float]
+    ) -> None:
+        self.watts[busy] = max([self.watts.get(busy, 0.0), *readings])
+        for worker, phases in flow.items():
+            for name, seconds in phases.items():
+                self._seconds[busy == self._all, worker][name] += seconds
+
+    def phases(self, worker: Worker) -> list[str]:
+        return list(self._seconds[True, worker])
+
+    def factor(self, worker: Worker, name: str) -> tuple[float, float]:
+        """How much longer a phase takes among all, and the standard error of that."""
+        return _ratio(self._seconds[True, worker][name], self._seconds[False, worker][name])
 
 
 def _ratio(above: list[float], below: list[float]) -> tuple[float, float]:

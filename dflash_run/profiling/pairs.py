@@ -32,6 +32,34 @@ def pairs_of(placement: Placement) -> list[Pair]:
     return list(found.values())
 
 
+@dataclass(frozen=True)
+class Trio:
+    """Three workers to be measured at once, who tell how pairs add up."""
+
+    workers: tuple[Worker, Worker, Worker]
+    shared: str
+    """A GPU's name."""
+
+
+_CROWD: Final = 4
+"""Workers on a GPU from which on a trio is measured: fewer would be all that share it, and are to be predicted."""
+
+
+def trio_of(placement: Placement) -> Trio | None:
+    """Of the first GPU that has many workers, with both roles if it has both; None: there is no such GPU."""
+    on: dict[str, list[Worker]] = {}
+    for worker, names in _workers(placement):
+        for name in names:
+            if name.startswith("cuda"):
+                on.setdefault(name, []).append(worker)
+    for name, workers in on.items():
+        if len(workers) >= _CROWD:
+            targets, drafters = ([each for each in workers if each[0] == role] for role in ("target", "drafter"))
+            first, second, third, *_ = [*targets[:1], *drafters[:1], *targets[1:], *drafters[1:]]
+            return Trio((first, second, third), name)
+    return None
+
+
 def _workers(placement: Placement) -> Iterator[tuple[Worker, tuple[str, ...]]]:
     for number, names in enumerate(placement.targets):
         yield ("target", number), names

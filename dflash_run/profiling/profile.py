@@ -12,7 +12,7 @@ from dflash_run.profiling.grid import Cell, grid
 from dflash_run.profiling.jobs import be_drafter, be_target
 from dflash_run.profiling.machine import PROCESSES, all_settings, all_versions, machine
 from dflash_run.profiling.measuring import Effort, Found, Measuring
-from dflash_run.profiling.pairs import Pair, pairs_of
+from dflash_run.profiling.pairs import Pair, Trio, pairs_of, trio_of
 from dflash_run.profiling.stage import Stage
 from dflash_run.training.preparation import Preparation
 from dflash_run.training.train import START_S, Hire, orders_for, processes
@@ -42,7 +42,8 @@ def profile(
     """
     effort, hire = effort or Effort(), hire or processes(work=WORK)
     cells, pairs = grid(prepared.leg, effort.shapes), pairs_of(prepared.placement)
-    with _ready(prepared, _wanted(prepared, pairs, uneven), effort, hire, progress) as measuring:
+    trio = trio_of(prepared.placement)
+    with _ready(prepared, _wanted(prepared, pairs, trio, uneven), effort, hire, progress) as measuring:
         progress("measuring targets")
         measuring.firsts(cells)
         if uneven:
@@ -53,6 +54,8 @@ def profile(
         measuring.parts(cells)
         progress("measuring pairs at once")
         measuring.pairs(pairs, cells)
+        if trio is not None:
+            measuring.trio(trio, cells)
         measuring.peaks()
     found = measuring.found
     if bool(prepared.placement.gpus()) if effort.again is None else effort.again:
@@ -84,13 +87,14 @@ def _ready(
         yield measuring
 
 
-def _wanted(prepared: Preparation, pairs: list[Pair], everyone: bool) -> list[Worker]:
-    """The workers to start: one of each role, those of the pairs, and all drafters where they step together."""
+def _wanted(prepared: Preparation, pairs: list[Pair], trio: Trio | None, everyone: bool) -> list[Worker]:
+    """The workers to start: one of each role, those of pairs and trio, and all drafters where they step together."""
     if everyone:
         return [("target", number) for number in range(len(prepared.placement.targets))] + [
             ("drafter", number) for number in range(len(prepared.placement.drafters))
         ]
     wanted = {("target", 0), ("drafter", 0)} | {worker for pair in pairs for worker in (pair.a, pair.b)}
+    wanted |= set(trio.workers) if trio is not None else set()
     if prepared.pipeline.training.sync != "none":
         wanted |= {("drafter", number) for number in range(len(prepared.placement.drafters))}
     return sorted(wanted, key=lambda worker: (worker[0] != "target", worker[1]))
@@ -113,7 +117,7 @@ def _profile(prepared: Preparation, found: Found, place: str) -> Profile:
             "step": step,
             "transfer": _transfer(found.transfer),
             "hidden_bytes_per_token": prepared.pipeline.memory.bytes_per_token,
-            "interference": {"cores": here["cores"], "pairs": found.pairs, "power": found.power},
+            "interference": {"cores": here["cores"], "pairs": found.pairs, "trios": found.trios, "power": found.power},
             "memory": {f"{role}_peak_bytes": peak for role, peak in found.peaks.items()},
         }
     )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dflash_run.crew import ProcessCrew, ThreadCrew
 from dflash_run.profiling.machine import PROCESSES
 from dflash_run.profiling.measuring import Effort
-from dflash_run.profiling.pairs import pairs_of
+from dflash_run.profiling.pairs import pairs_of, trio_of
 from dflash_run.profiling.profile import WORK, profile
 from dflash_run.training.preparation import Preparation, prepare_training
 from dflash_run.training.train import Hire, train
@@ -144,4 +144,5 @@ def _told_by(prepared: Preparation, case: Case) -> object:
     kinds = {(pair.a[0], pair.b[0], pair.shared) for pair in pairs_of(prepared.placement)}
     training: dict[str, Any] = dict(case.file["training"]) | {"sync": joint}
     members = len(prepared.placement.drafters) if joint else 0
-    return repr((case.shape, case.file["data"], training, sorted(kinds), members, case.workers, case.sizes))
+    trio = trio_of(prepared.placement)
+    return repr((case.shape, case.file["data"], training, sorted(kinds), trio, members, case.workers, case.sizes))

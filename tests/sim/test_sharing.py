@@ -315,3 +315,80 @@ def test_watts_survive_being_written_and_read(tmp_path: Path) -> None:
     profile = build_profile({"interference": on_parts(105, 210)})
     write_timings(profile, tmp_path / "timings.json")
     assert read_timings(tmp_path / "timings.json") == profile
+
+
+# Trios ---------------------------------------------------------------------------------------------------------------
+
+
+def with_trio(first: float, third: float, error: float = 0.001, **other: Any) -> dict[str, Any]:
+    """Pairs of roles on a GPU with one factor, and what a target takes among three."""
+    pairs = [
+        pair(a, b, first, first, "cuda:0") | {"factor_a_error": 0.001, "factor_b_error": 0.001}
+        for a, b in (("target", "target"), ("target", "drafter"), ("drafter", "drafter"))
+    ]
+    trio = {"workers": ["target", "drafter", "target"], "shared": "cuda:0"}
+    trio |= {"factors": [third, 2 * first - 1, third], "errors": [error] * 3}
+    return {"pairs": pairs, "trios": [trio | other]}
+
+
+def test_further_neighbours_cost_what_the_second_one_did() -> None:
+    found = composed(with_trio(1.03, 1.04), **EIGHT)
+    assert found.factor(0, []) == found.factor(0, [0]) == 1.0
+    assert found.factor(0, [0, 1]) == pytest.approx(1.03) and found.factor(0, [1, 5]) == pytest.approx(1.04)
+    assert found.factor(0, range(8)) == pytest.approx(1.03 + 6 * 0.01)
+    assert found.factor(7, range(8)) == pytest.approx(1 + 7 * 0.03), "drafters' pairs add up"
+
+
+def test_further_neighbours_may_also_cost_more_and_never_make_anyone_faster() -> None:
+    assert composed(with_trio(1.01, 1.05), **EIGHT).factor(0, range(8)) == pytest.approx(1.01 + 6 * 0.04)
+    assert composed(with_trio(1.03, 1.01), **EIGHT).factor(0, range(8)) == pytest.approx(1.03)
+
+
+def test_what_three_tell_within_their_errors_is_nothing() -> None:
+    assert composed(with_trio(1.03, 1.04, error=0.02), **EIGHT).relief is None
+    assert composed(with_trio(1.03, 1.04, error=0.001), **EIGHT).relief is not None
+
+
+def test_neighbours_are_those_of_the_same_gpu() -> None:
+    halves = {"devices": ["cuda:0"] * 4 + ["cuda:1"] * 4, "roles": EIGHT["roles"]}
+    found = composed(with_trio(1.03, 1.04), **halves)
+    assert found.factor(0, range(8)) == pytest.approx(1.03 + 2 * 0.01)
+    assert composed(with_trio(1.03, 1.04), devices=[None] * 8, roles=EIGHT["roles"]).relief is None
+
+
+def test_steps_and_copies_add_up_pair_by_pair() -> None:
+    measured = with_trio(1.03, 1.04)
+    for each in measured["pairs"]:
+        each |= {"step_a": 1.05, "step_b": 1.05, "copy_a": 1.1, "copy_b": 1.1}
+    found = composed(measured, **EIGHT)
+    assert found.factor(0, range(8), "step") == pytest.approx(1 + 7 * 0.05)
+    assert found.factor(0, range(8), "copy") == pytest.approx(1 + 7 * 0.1)
+
+
+def test_power_that_three_already_lack_is_no_relief() -> None:
+    measured = on_parts(250, 500)  # three ask for 750 of 580 W
+    slowed = (750 / 580) ** (1 / 3)
+    measured["trios"] = [{"workers": ["target", "drafter", "target"], "shared": "cuda:0", "factors": [slowed] * 3}]
+    assert composed(measured, **EIGHT).relief is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"shared": "host"}, "interference.trios.0.shared: 'host': should be a GPU's name"),
+        ({"workers": ["target", "drafter"]}, "interference.trios.0.workers"),
+        ({"factors": [1.0, 1.0, float("nan")]}, "interference.trios.0.factors"),
+        ({"errors": [0.0, 0.0, -1.0]}, "interference.trios.0.errors"),
+        ({"wokers": []}, "did you mean workers?"),
+    ],
+)
+def test_trios_that_cannot_be_are_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(TimingsError) as refused:
+        build_profile({"interference": with_trio(1.03, 1.04, **wrong)})
+    assert said in "; ".join(refused.value.faults)
+
+
+def test_trios_survive_being_written_and_read(tmp_path: Path) -> None:
+    profile = build_profile({"interference": with_trio(1.03, 1.04)})
+    write_timings(profile, tmp_path / "timings.json")
+    assert read_timings(tmp_path / "timings.json") == profile

@@ -8,7 +8,7 @@ import pytest
 
 from dflash_run.profiling.grid import grid, middle
 from dflash_run.profiling.measuring import Effort
-from dflash_run.profiling.pairs import pairs_of
+from dflash_run.profiling.pairs import Trio, pairs_of, trio_of
 from dflash_run.profiling.profile import profile
 from dflash_run.training.devices import Placement
 from dflash_run.training.preparation import prepare_training
@@ -58,6 +58,38 @@ def test_pairs_are_one_of_each_kind_and_name_the_gpu_that_they_share() -> None:
         ("target", "drafter", "host"): (0, 1),
         ("drafter", "drafter", "host"): (0, 1),
     }
+
+
+@pytest.mark.parametrize(
+    ("targets", "drafters", "expected"),
+    [
+        (5, 3, ("target/0", "drafter/0", "target/1")),
+        (1, 3, ("target/0", "drafter/0", "drafter/1")),
+        (0, 4, ("drafter/0", "drafter/1", "drafter/2")),
+        (2, 1, None),
+    ],
+)
+def test_three_of_the_workers_of_a_gpu_are_measured_at_once_where_more_share_it(
+    targets: int, drafters: int, expected: tuple[str, ...] | None
+) -> None:
+    elsewhere = (("cuda:1",), ("cpu",))
+    many = Placement(targets=elsewhere + (("cuda:0",),) * targets, drafters=("cuda:0",) * drafters)
+    found, first = trio_of(many), 2
+    if expected is None:
+        assert found is None
+        return
+    assert found is not None and found.shared == "cuda:0"
+    told = [f"{role}/{number - first if role == 'target' else number}" for role, number in found.workers]
+    assert tuple(told) == expected
+
+
+def test_what_three_take_at_once_is_told_by_their_places(case: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = Trio((("target", 0), ("drafter", 0), ("target", 1)), "cuda:0")
+    monkeypatch.setattr("dflash_run.profiling.profile.trio_of", lambda placement: chosen)
+    prepared = prepare_training(training_pipeline(case, targets=2, drafters=1, training={"sync": "none"}), gpus=0)
+    (trio,) = profile(prepared, effort=QUICK, hire=PROFILED).interference.trios
+    assert trio.workers == ("target", "drafter", "target") and trio.shared == "cuda:0"
+    assert all(factor > 0.2 for factor in trio.factors) and all(error >= 0 for error in trio.errors)
 
 
 def test_the_grid_spans_the_plan_and_has_no_shape_twice(case: Path) -> None:
