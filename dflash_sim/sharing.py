@@ -28,7 +28,7 @@ import simpy
 from simpy.events import Event, Timeout
 
 from dflash_sim.power import Power, power_of
-from dflash_sim.timings_file import REMEDY, InterferenceProfile, Profile, TimingsError, shown
+from dflash_sim.timings_file import REMEDY, InterferenceProfile, Profile, Role, TimingsError, shown
 from dflash_sim.trios import SURE, Sides, reliefs
 from policies.pipeline import Pipeline
 
@@ -206,19 +206,13 @@ def _wait(service: _Service) -> float:
 
 def interference_of(pipeline: Pipeline, profile: Profile) -> Interference | None:
     """What the profile says of this topology; None where nobody slows anybody."""
-    topology, settings = pipeline.topology, profile.settings
-    given = topology.devices
-    named = {
-        "target": given.targets if given is not None else None,
-        "drafter": given.drafters if given is not None else None,
-    }
+    topology = pipeline.topology
+    counts: dict[Role, int] = {"target": topology.targets, "drafter": topology.drafters}
     devices: list[str | None] = []
-    roles: list[str] = []
-    for role, workers in (("target", topology.targets), ("drafter", topology.drafters)):
-        names = named[role]
-        usual = "cpu" if settings.get(f"{role}_device") == "cpu" else None
-        devices += [usual] * workers if names is None else ["cuda:0" if name == "cuda" else name for name in names]
-        roles += [role] * workers
+    for role, workers in counts.items():
+        usual = "cpu" if profile.settings.get(f"{role}_device") == "cpu" else None
+        devices += topology.named(role) or [usual] * workers
+    roles = [role for role, workers in counts.items() for _ in range(workers)]
     threads = _threads(profile) if "cpu" in devices else 1
     found = composed(profile.interference, devices=devices, roles=roles, threads=threads)
     return found if found.matters else None

@@ -5,7 +5,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,8 +36,8 @@ def place(pipeline: Pipeline, gpus: int) -> tuple[Placement, list[Fault]]:
     """The devices of the file, or one GPU for each worker in order, or the CPU where there is no GPU."""
     topology = pipeline.topology
     given, each = topology.devices, topology.target_gpus
-    targets = _named(given.targets, topology.targets) if given and given.targets else None
-    drafters = _named(given.drafters, topology.drafters) if given and given.drafters else None
+    targets: Sequence[str] | None = topology.named("target")
+    drafters: Sequence[str] | None = topology.named("drafter")
     faults: list[Fault] = []
     if targets is None and drafters is None and gpus:
         needed = topology.targets * each + topology.drafters
@@ -59,11 +59,6 @@ def place(pipeline: Pipeline, gpus: int) -> tuple[Placement, list[Fault]]:
     return Placement(targets=spread, drafters=tuple(drafters)), faults
 
 
-def _named(given: str | tuple[str, ...], count: int) -> list[str]:
-    names = (given,) * count if isinstance(given, str) else given
-    return ["cuda:0" if name == "cuda" else name for name in names]
-
-
 def _default(gpus: int, index: int) -> str:
     return f"cuda:{min(index, gpus - 1)}" if gpus else "cpu"
 
@@ -75,14 +70,14 @@ def _spread(first: str, count: int) -> tuple[str, ...]:
     return tuple(f"cuda:{number + k}" for k in range(count))
 
 
-def _absent(key: str, names: list[str], gpus: int) -> Iterator[Fault]:
+def _absent(key: str, names: Sequence[str], gpus: int) -> Iterator[Fault]:
     for name in dict.fromkeys(names):
         if name.startswith("cuda") and int(name.partition(":")[2]) >= gpus:
             here = f"cuda:0 to cuda:{gpus - 1}" if gpus else "none"
             yield Fault(key, name, f"must be a GPU of this machine: {here}", "or cpu")
 
 
-def _shared(pipeline: Pipeline, drafters: list[str]) -> Iterator[Fault]:
+def _shared(pipeline: Pipeline, drafters: Sequence[str]) -> Iterator[Fault]:
     """NCCL refuses two ranks on one GPU."""
     if pipeline.training.sync == "none":
         return

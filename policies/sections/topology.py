@@ -51,6 +51,14 @@ class Topology(Section):
     target_gpus: Positive = 1
     """GPUs that one target spreads over."""
 
+    def named(self, role: Literal["target", "drafter"]) -> tuple[str, ...] | None:
+        """The device of each worker of the role, with `cuda` told as `cuda:0`; None where none is named."""
+        given = getattr(self.devices, f"{role}s", None)
+        if given is None:
+            return None
+        names = (given,) * getattr(self, f"{role}s") if isinstance(given, str) else given
+        return tuple("cuda:0" if name == "cuda" else name for name in names)
+
 
 class InjectedFault(Section):
     """A failure made to happen: on taking its `at_batch`-th batch, before computing."""

@@ -252,6 +252,18 @@ def test_a_factor_within_its_own_error_counts_as_none() -> None:
         assert found.factors[0][1] == expected and found.matters == (expected > 1)
 
 
+@pytest.mark.parametrize("one", ["cuda:0", "cuda", "cpu"])
+def test_one_device_for_all_is_that_of_each(tmp_path: Path, one: str) -> None:
+    pairs = [pair("target", "target", 1.5, 1.5, "cuda:0"), pair("target", "target", 1.2, 1.2)]
+    measured = {"cores": 4.0, "pairs": pairs}
+    topology = {"targets": 2, "drafters": 1}
+    found = []
+    for devices in ({"targets": one, "drafters": one}, {"targets": [one] * 2, "drafters": [one]}):
+        pipeline = measured_pipeline(tmp_path, measured, topology={**topology, "devices": devices})
+        found.append(summary_of(simulate(pipeline))["makespan_s"])
+    assert found[0] == found[1]
+
+
 # Power ---------------------------------------------------------------------------------------------------------------
 
 
