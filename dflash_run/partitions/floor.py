@@ -8,6 +8,7 @@ import torch
 
 from dflash_run.crew import Worker
 from dflash_run.model.compiled import compile_no_more
+from dflash_run.partitions.kernels import Product, launch
 from dflash_run.partitions.memory import take
 from dflash_run.partitions.multiprocessors import Split
 from dflash_run.profiling.loops import ProfiledDrafter, ProfiledTarget
@@ -88,6 +89,12 @@ class Floor:
             loop = ProfiledDrafter(ThreadBench(_NoMail(), orders, self._staged))
             loop.warm_up(batches)
         compile_no_more()
+
+    def launch(self, worker: Worker, products: Iterable[Product], rows: Iterable[int]) -> None:
+        """Launch in this thread, where the worker will, what all would wait for if one launched it later."""
+        if (stream := self._streams[worker]) is not None:
+            with self._placed(worker):
+                launch(products, rows, stream.device)
 
     def _target(self, mail: Mail, orders: TrainingOrders) -> None:
         self._run(("target", orders.number), lambda: ProfiledTarget(ThreadBench(mail, orders, self._staged)))

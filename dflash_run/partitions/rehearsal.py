@@ -8,10 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import torch
 
 from dflash_run.crew import Crew, ThreadCrew, Worker
 from dflash_run.partitions.floor import Floor
+from dflash_run.partitions.kernels import Product, products_of_drafter, products_of_target
 from dflash_run.partitions.memory import pin, shares
 from dflash_run.partitions.multiprocessors import Split, split
 from dflash_run.profiling.grid import grid, middle
@@ -80,8 +82,12 @@ def on_one_device(pipeline: Pipeline, gpus: int) -> Pipeline:
     return from_mapping(mapping)
 
 
-def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None) -> Stage:
-    """Split the device, and compile what its threads need. `sizes`: multiprocessors of each worker, targets first."""
+def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None, between: int = 0) -> Stage:
+    """Split the device, and compile and launch what its threads need.
+
+    `sizes`: multiprocessors of each worker, targets first. `between`: so many numbers of rows over the range of this
+    plan's are launched for, too, where workers are kept for other plans.
+    """
     workers: list[Worker] = [("target", number) for number in range(len(prepared.placement.targets))]
     workers += [("drafter", number) for number in range(len(prepared.placement.drafters))]
     if sizes is not None and len(sizes) != len(workers):
@@ -94,6 +100,8 @@ def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None) -> Stag
     with tempfile.TemporaryDirectory(prefix="dflash-compile-") as folder:
         orders = orders_for(prepared, Path(folder), SlotTable())
         floor.compile(orders["drafter", 0], _unlike(prepared))
+    if device.type == "cuda":
+        floor.launch(("drafter", 0), _products(prepared), _rows(prepared, between))
     return Stage(found, floor.work())
 
 
@@ -103,6 +111,19 @@ def _memory_ahead(prepared: Preparation, device: torch.device) -> dict[str, int]
     count = {"target": len(prepared.placement.targets), "drafter": len(prepared.placement.drafters)}
     pin(sum(count.values()))
     return shares(prepared.footprints, count, torch.cuda.mem_get_info(device)[0])
+
+
+def _products(prepared: Preparation) -> set[Product]:
+    pipeline = prepared.pipeline
+    target = products_of_target(pipeline.model, prepared.shape.taps[-1] + 1)
+    return target | products_of_drafter(prepared.shape, getattr(torch, pipeline.training.dtype))
+
+
+def _rows(prepared: Preparation, between: int) -> list[int]:
+    slots = prepared.leg.slots
+    more = np.linspace(slots.min(), slots.max(), between).astype(np.int64)
+    found: list[int] = np.union1d(slots, more).tolist()
+    return found
 
 
 def _unlike(prepared: Preparation) -> Iterator[tuple[int, ...]]:

@@ -34,6 +34,8 @@ _EFFORTS: Final = {
 }
 _WARM: Final = {KEPT: 6, THREADS: 30}
 """Batches for each worker, which new ones get before a run that counts."""
+_BETWEEN: Final = 500
+"""Numbers of rows that products are launched for, beside those of the first case's plan."""
 _LARGEST: Final = 0.2
 """Share of them that are the largest of the plan; the others are spread over its lengths."""
 
@@ -127,7 +129,7 @@ def company_for(cases: Sequence[Case], work: Path, gpus: int) -> Iterator[Compan
         assert kind == THREADS
         from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
 
-        stage = set_stage(prepare_rehearsal(from_mapping(cases[0].prepare(work)), gpus=gpus), sizes)
+        stage = set_stage(prepare_rehearsal(from_mapping(cases[0].prepare(work)), gpus=gpus), sizes, _BETWEEN)
         if stage.split.refused is not None:
             print(f"the GPU is not split: {stage.split.refused}", file=sys.stderr)
         troupe = Troupe(ThreadCrew({}), stage.work)

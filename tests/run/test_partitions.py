@@ -19,7 +19,7 @@ from dflash_run.cli import app  # noqa: E402
 from dflash_run.partitions import multiprocessors  # noqa: E402
 from dflash_run.partitions.memory import shares  # noqa: E402
 from dflash_run.partitions.multiprocessors import split  # noqa: E402
-from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage  # noqa: E402
+from dflash_run.partitions.rehearsal import _products, _rows, prepare_rehearsal, set_stage  # noqa: E402
 from dflash_run.training.footprint import Footprint  # noqa: E402
 from dflash_sim.replay import dispatcher_of, replay  # noqa: E402
 from policies.faults import PipelineError  # noqa: E402
@@ -150,3 +150,12 @@ def test_workers_take_memory_ahead_as_far_as_there_is_any() -> None:
     half = shares({role: replace(one, activations=one.activations * 100) for role, one in each.items()}, count, 1_038)
     assert 0.7 * 1_000 < 5 * half["target"] + 3 * half["drafter"] <= 0.8 * 1_000, "models are left their place"
     assert shares(each, count, 10) == {"target": 0, "drafter": 0}
+
+
+def test_products_are_launched_for_all_sizes_of_the_plan_and_for_some_between(tmp_path: Path) -> None:
+    prepared = prepare_rehearsal(training_pipeline(tmp_path, training={"sync": "none"}), gpus=0)
+    slots = set(prepared.leg.slots.tolist())
+    assert _rows(prepared, 0) == sorted(slots)
+    assert slots < set(_rows(prepared, 50)) and min(_rows(prepared, 50)) == min(slots)
+    sizes = {(each.inputs, each.outputs, each.learns) for each in _products(prepared)}
+    assert {(64, 64, False), (64, 64, True)} <= sizes, "the target's projections, and the drafter's of one tap"
