@@ -32,6 +32,8 @@ FILES: Final = (TABLE, PROFILE, PREDICTION, SUMMARY, TRACE)
 """What a case's folder must hold."""
 DRIFT: Final = 0.01
 """How far a prediction made again may lie from the one that was kept."""
+_DRAWS: Final = 16
+"""Predictions whose mean tells workers' shares and lanes' depths."""
 _EARLY: Final = 0.1
 """Share of the run after which its end is foreseen."""
 
@@ -67,7 +69,7 @@ def plan_of_trace(trace: Trace) -> BatchPlan:
 def table_of(forecast: Forecast, measured: dict[str, Any], trace: Trace, limits: Limits) -> list[Row]:
     """The table of a prediction and the run that it was made for."""
     return rows(
-        forecast.summary,
+        [forecast.summary, *other_draws(forecast)],
         measured,
         foreseen_end=foreseen_end(forecast, trace),
         own_rate=own_rate(forecast, trace),
@@ -76,6 +78,14 @@ def table_of(forecast: Forecast, measured: dict[str, Any], trace: Trace, limits:
         copy_s=None if trace.header.kind == "rehearsal" else copy_seconds(forecast),
         limits=limits,
     )
+
+
+def other_draws(forecast: Forecast) -> list[dict[str, Any]]:
+    """Summaries of the same prediction with other seeds of its times."""
+    run = forecast.run
+    seeds = range(run.pipeline.seed + 1, run.pipeline.seed + _DRAWS)
+    runs = (simulate(run.pipeline, plan=run.plan, measured=run.measured, seed=seed) for seed in seeds)
+    return [simulated_summary(each) for each in runs]
 
 
 def solo_rates(forecast: Forecast) -> tuple[float, float]:

@@ -1,7 +1,8 @@
 """The table of a validation: each quantity as predicted and as measured, their difference and its limit."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean, stdev
 from typing import Any, Final
 
 from reports.metrics import STATES
@@ -30,6 +31,9 @@ class Row:
     unit: str
     measure: str
     """`relative`: predicted / measured − 1. `points`: predicted − measured."""
+    chance: float | None = None
+    """Standard deviation among predictions that differ in their random draws only, of which `predicted` is the mean;
+    None: it is of one."""
 
     @property
     def holds(self) -> bool | None:
@@ -47,7 +51,7 @@ class Limits:
 
 
 def rows(
-    predicted: Mapping[str, Any],
+    draws: Sequence[Mapping[str, Any]],
     measured: Mapping[str, Any],
     *,
     foreseen_end: float | None,
@@ -56,13 +60,16 @@ def rows(
     copy_s: float | None,
     limits: Limits,
 ) -> list[Row]:
-    """The table of two summaries.
+    """The table of a prediction and a run, by their summaries.
 
+    `draws`: the prediction, and others that differ from it in their random draws only. Which of several workers waits,
+    and which lane is deep, is much a matter of chance: their mean is what is predicted. All else is the first's.
     `foreseen_end`: the time to finish as foreseen after a tenth of the run. `own_rate`: the throughput that the
     simulator gives with times fitted to the run itself. `solo_rate`: the smaller of the rates of all targets and of all
     drafters, each alone. `copy_s`: seconds of all copies to drafters, if none were hidden;
     None: none can be.
     """
+    predicted = draws[0]
     found = [
         _relative(name, predicted["throughput"][key], measured["throughput"][key], limits.rate, "tokens/s")
         for name, key in (("throughput", "tokens_per_s"), ("steady throughput", "steady_tokens_per_s"))
@@ -77,8 +84,8 @@ def rows(
     if copy_s is not None:
         a, b = (1 - sum(worker["transfer_s"] for worker in each["workers"]) / copy_s for each in (predicted, measured))
         found.append(_points("copies hidden", a, b, COPY_LIMIT, "share of their time, behind computing"))
-    found += _shares(predicted, measured, limits.share)
-    return [*found, *_lanes(predicted, measured), *_memory(measured)]
+    found += _shares(draws, measured, limits.share)
+    return [*found, *_lanes(draws, measured), *_memory(measured)]
 
 
 def as_json(table: list[Row]) -> list[dict[str, Any]]:
@@ -98,19 +105,23 @@ def text(table: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def _shares(predicted: Mapping[str, Any], measured: Mapping[str, Any], limit: float) -> Iterator[Row]:
-    for ours, theirs in zip(predicted["workers"], measured["workers"], strict=True):
+def _shares(draws: Sequence[Mapping[str, Any]], measured: Mapping[str, Any], limit: float) -> Iterator[Row]:
+    for at, theirs in enumerate(measured["workers"]):
         for state in STATES:
-            a, b = _share(ours, state), _share(theirs, state)
-            if a or b:
-                yield _points(f"{ours['name']} {state}", a, b, limit, "share of its life")
+            ours, share = [_share(each["workers"][at], state) for each in draws], _share(theirs, state)
+            if any(ours) or share:
+                yield _mean_points(f"{theirs['name']} {state}", ours, share, limit, "share of its life")
 
 
-def _lanes(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> Iterator[Row]:
-    for ours, theirs in zip(predicted["lanes"], measured["lanes"], strict=True):
-        capacity = max(ours["capacity"], 1)
-        a, b = (None if lane["mean"] is None else lane["mean"] / capacity for lane in (ours, theirs))
-        yield _points(f"{ours['name']} mean depth", a, b, LANE_LIMIT, "share of its capacity")
+def _lanes(draws: Sequence[Mapping[str, Any]], measured: Mapping[str, Any]) -> Iterator[Row]:
+    for at, theirs in enumerate(measured["lanes"]):
+        ours = [_depth(each["lanes"][at]) for each in draws]
+        name = f"{theirs['name']} mean depth"
+        yield _mean_points(name, ours, _depth(theirs), LANE_LIMIT, "share of its capacity")
+
+
+def _depth(lane: Mapping[str, Any]) -> float | None:
+    return None if lane["mean"] is None else float(lane["mean"]) / max(lane["capacity"], 1)
 
 
 def _memory(measured: Mapping[str, Any]) -> Iterator[Row]:
@@ -142,6 +153,14 @@ def _relative(name: str, a: float | None, b: float | None, limit: float, unit: s
 def _points(name: str, a: float | None, b: float | None, limit: float, unit: str) -> Row:
     difference = a - b if a is not None and b is not None else None
     return Row(quantity=name, predicted=a, measured=b, difference=difference, limit=limit, unit=unit, measure=POINTS)
+
+
+def _mean_points(
+    name: str, draws: Sequence[float | None], b: float | None, limit: float, unit: str
+) -> Row:
+    known = [each for each in draws if each is not None]
+    row = _points(name, fmean(known) if known else None, b, limit, unit)
+    return replace(row, chance=stdev(known) if len(known) > 1 else None)
 
 
 def _number(value: float | None, unit: str) -> str:

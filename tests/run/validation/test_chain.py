@@ -97,7 +97,7 @@ def test_differences_and_limits_are_in_the_same_measure() -> None:
          "workers": [{**worker, "busy_s": 4.0}], "lanes": [{"name": "shared", "capacity": 4, "mean": 2.0}]}
     limits = Limits(rate=0.03, share=0.03, end=0.2)
     table = {row.quantity: row for row in rows(
-        a, b, foreseen_end=9.0, own_rate=99.0, solo_rate=125.0, copy_s=2.0, limits=limits)}
+        [a], b, foreseen_end=9.0, own_rate=99.0, solo_rate=125.0, copy_s=2.0, limits=limits)}
     assert table["copies hidden"].predicted == 1.0
     assert table["efficiency"].measured == pytest.approx(0.8)
     assert table["throughput"].difference == pytest.approx(0.1) and table["throughput"].holds is False
@@ -105,6 +105,23 @@ def test_differences_and_limits_are_in_the_same_measure() -> None:
     assert table["shared mean depth"].difference == pytest.approx(-0.25)
     assert table["steady throughput"].difference is None and table["steady throughput"].holds is None
     assert table["time to finish, after a tenth of the run"].holds is True
+
+
+def test_what_chance_decides_is_predicted_by_a_mean_and_its_spread_is_told() -> None:
+    def told(busy: float, depth: float | None, rate: float) -> dict[str, Any]:
+        worker = {"name": "target/0", "lifetime_s": 10.0, "busy_s": busy, **dict.fromkeys(
+            ("blocked_s", "starved_s", "sync_s", "transfer_s"), 0.0)}
+        return {"throughput": {"tokens_per_s": rate, "steady_tokens_per_s": rate}, "makespan_s": 10.0,
+                "workers": [worker], "lanes": [{"name": "shared", "capacity": 4, "mean": depth}]}
+
+    limits = Limits(rate=0.03, share=0.03, end=0.2)
+    draws = [told(4.0, 1.0, 90.0), told(5.0, None, 95.0), told(6.0, 3.0, 99.0)]
+    table = {row.quantity: row for row in rows(
+        draws, told(5.0, 2.0, 90.0), foreseen_end=9.0, own_rate=99.0, solo_rate=125.0, copy_s=None, limits=limits)}
+    busy, depth, rate = (table[name] for name in ("target/0 busy", "shared mean depth", "throughput"))
+    assert (busy.predicted, busy.chance) == pytest.approx((0.5, 0.1)) and busy.holds
+    assert (depth.predicted, depth.difference) == (0.5, 0.0)
+    assert (rate.predicted, rate.chance) == (90.0, None), "the first's, which was written before the run"
 
 
 def test_every_case_is_a_pipeline_and_fits_its_part(tmp_path: Path) -> None:
