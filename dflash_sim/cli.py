@@ -175,22 +175,33 @@ def replay(
 @app.command()
 def fit(
     sources: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(metavar="TRACE_OR_PROFILE", help="Traces, runs' folders, timings.json.", show_default=False),
     ],
-    out: Annotated[Path, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
+    out: Annotated[str, typer.Option("-o", "--out", help="The timings.json to write.", show_default=False)],
     as_json: Annotated[bool, typer.Option("--json", help="The timings alone on stdout, as JSON.")] = False,
     per_worker: Annotated[bool, typer.Option("--per-worker", help="Keep the workers of a role apart.")] = False,
 ) -> None:
     """Timings from the traces of runs, and from profiles."""
-    from dflash_sim.fitting import fit_sources, save_timings
+    from dflash_sim.fit_output import output_faults
+    from dflash_sim.fitting import fit as fit_all
+    from dflash_sim.fitting import save_timings
 
-    profile = fit_sources(sources, per_worker=per_worker)
-    save_timings(profile, out)
+    faults = [str(fault) for fault in output_faults(out, sources)]
+    try:
+        fitted = fit_all(sources, per_worker=per_worker)
+    except TimingsError as error:
+        raise TimingsError([*faults, *error.faults]) from None
+    if faults:
+        raise TimingsError(faults)
+    save_timings(fitted.profile, Path(out))
     if as_json:
-        sys.stdout.write(out.read_text(encoding="utf-8"))
+        sys.stdout.write(Path(out).read_text(encoding="utf-8"))
     else:
-        print_measured(profile)
+        print_measured(fitted.profile)
+    people = Console(stderr=True) if as_json else console()
+    for remark in fitted.remarks():
+        people.print(remark, highlight=False, markup=False, soft_wrap=True)
 
 
 def main() -> None:

@@ -9,13 +9,22 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from dflash_sim.durations import Durations, Factors
-from dflash_sim.settings import settings_of
+from dflash_sim.settings import computed, settings_of_run
 from dflash_sim.simulator import charged
-from dflash_sim.timings_file import Profile, TimingsError, read_timings, write_timings
-from dflash_sim.timings_fit import ROLES, fit_from_events
-from dflash_sim.timings_merge import merge_profiles
+from dflash_sim.timings_file import (
+    LEAST_SECONDS,
+    MOST_SECONDS,
+    ROLES,
+    InterferenceProfile,
+    Profile,
+    TimingsError,
+    read_timings,
+    write_timings,
+)
+from dflash_sim.timings_fit import fit_from_events
+from dflash_sim.timings_merge import left_out, merge_profiles
 from policies.batches import plan_batches
-from policies.faults import PipelineError, one_line
+from policies.faults import Fault, PipelineError, one_line
 from policies.loading import from_mapping
 from policies.pipeline import Pipeline
 from reports.tracefile import Header, Trace, TraceError, feed, read_trace
@@ -26,9 +35,33 @@ Source = str | os.PathLike[str]
 _MULTIPLIED: Final = ("simulation", "rehearsal")
 """Kinds of runs whose times are multiplied by the factors of listed batches; a training takes what it takes."""
 _PARQUET: Final = b"PAR1"
+_GIVE: Final = "give a timings.json, a trace.parquet or a run's folder"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """One profile of several sources, and what people should know of how it came about."""
+
+    profile: Profile
+    left_out: tuple[str, ...]
+    """What runs timed, so that profiles with interference do not time it."""
+
+    def remarks(self) -> list[str]:
+        """A line, where something was left out."""
+        if not self.left_out:
+            return []
+        return [
+            f"left out: the profile's interference, and its times of {', '.join(self.left_out)}: those of the traces "
+            "hold it already, and predict runs of that topology"
+        ]
 
 
 def fit_sources(sources: Iterable[Source], *, per_worker: bool = False) -> Profile:
+    """As `fit`; the profile alone."""
+    return fit(sources, per_worker=per_worker).profile
+
+
+def fit(sources: Iterable[Source], *, per_worker: bool = False) -> Fitted:
     """One profile of all sources: each a timings.json, a trace.parquet, a run's folder, or a killed run's trace.parts.
 
     With `per_worker` the workers of a trace keep factors of their own; else they are pooled. Raises TimingsError, each
@@ -38,18 +71,19 @@ def fit_sources(sources: Iterable[Source], *, per_worker: bool = False) -> Profi
     usable: list[tuple[Source, Profile]] = []
     for source in sources:
         try:
-            usable.append((source, _profile(Path(source), per_worker)))
+            usable.append((source, _profile(source, per_worker)))
         except TimingsError as error:
             faults += map(one_line, error.faults)
         except TraceError as error:
             faults.append(one_line(str(error)))
+    profiles = [profile for _, profile in usable]
     try:
-        merged = merge_profiles([profile for _, profile in usable])
+        merged = merge_profiles(profiles)
     except TimingsError:
         faults += _disagreements(usable)
     if faults:
         raise TimingsError(faults)
-    return merged
+    return Fitted(profile=merged, left_out=left_out(profiles))
 
 
 def _readers(config: Any, drafters: int) -> Sequence[int]:
@@ -58,48 +92,47 @@ def _readers(config: Any, drafters: int) -> Sequence[int]:
     return range(drafters) if fixed else ()
 
 
-def _computes(header: Header) -> bool:
-    """Whether its drafters really computed, as those of a training and of a rehearsal with real kernels do."""
-    return header.kind == "training" or (
-        header.kind == "rehearsal" and _value(header.config, "model", "name_or_path") is not None
-    )
-
-
 def fit_trace(trace: Trace, *, per_worker: bool = False) -> Profile:
     """What a recorded run measured. Raises TimingsError for a run in which nothing was."""
-    config = trace.header.config
+    header, config = trace.header, trace.header.config
+    real = computed(header.kind, config)
     durations = Durations(
         work=trace.work,
-        drafters=trace.header.drafters,
+        drafters=header.drafters,
         anchors=_whole(_value(config, "training", "anchors")),
-        factors=_factors(trace.header),
+        factors=_factors(header),
         placement=charged(_value(config, "dispatch", "placement"), _value(config, "memory", "staging")),
-        readers=_readers(config, trace.header.drafters),
-        hidden=not _computes(trace.header),
+        readers=_readers(config, header.drafters),
+        hidden=not real,
     )
     try:
         feed(trace, durations)
     except LookupError as error:
         raise TimingsError([f"an event tells the end of what never began ({error}); record the run again"]) from error
     _check(durations)
-    return fit_from_events(
+    fitted = fit_from_events(
         durations.rows,
         step=_where_any(durations.steps),
         loader=_where_any(durations.loader),
         transfer=_where_any(durations.transfer),
         hidden_bytes_per_token=_bytes_per_token(config),
-        settings=_settings(config),
+        settings=settings_of_run(header.kind, config),
         per_worker=per_worker,
     )
+    return fitted.model_copy(update={"interference": InterferenceProfile(in_samples=True)}) if real else fitted
 
 
 def save_timings(profile: Profile, path: Path) -> None:
-    """Write a `timings.json` so that a reader never sees a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        whole = Path(folder) / path.name
-        write_timings(profile, whole)
-        os.replace(whole, path)
+    """Write a `timings.json` so that a reader never sees a part of it. Raises PipelineError where it cannot be."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            whole = Path(folder) / path.name
+            write_timings(profile, whole)
+            os.replace(whole, path)
+    except OSError as error:  # told with the name that was asked for, not with the temporary one
+        rule = f"must be a file that can be written ({error.strerror or error})"
+        raise PipelineError([Fault("-o", str(path), rule, "give another with -o, or make room")]) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,13 +152,13 @@ class Measured:
 def measured_parts(profile: Profile) -> list[Measured]:
     """What was measured, a line each."""
     parts = []
-    for name in ROLES:
-        role = getattr(profile, name)
-        if role is not None:
-            seconds = [value for each in role.samples for value in each.seconds]
-            first = median(role.first_seconds) if role.first_seconds else None
-            shapes = len({(each.batch_size, each.length, each.anchors) for each in role.samples})
-            parts.append(Measured(name=name, shapes=shapes, samples=len(seconds), median=median(seconds), first=first))
+    for role in ROLES:
+        timed = getattr(profile, role)
+        if timed is not None:
+            seconds = [value for each in timed.samples for value in each.seconds]
+            first = median(timed.first_seconds) if timed.first_seconds else None
+            shapes = len({(each.batch_size, each.length, each.anchors) for each in timed.samples})
+            parts.append(Measured(name=role, shapes=shapes, samples=len(seconds), median=median(seconds), first=first))
     for name in ("step", "loader", "transfer"):
         part = getattr(profile, name)
         if part is not None and part.seconds:
@@ -137,11 +170,14 @@ def measured_parts(profile: Profile) -> list[Measured]:
 # Sources ---------------------------------------------------------------------------------------------------------
 
 
-def _profile(path: Path, per_worker: bool) -> Profile:
+def _profile(source: Source, per_worker: bool) -> Profile:
+    if not os.fspath(source).strip():
+        raise TimingsError([str(Fault("TRACE_OR_PROFILE", source, "must not be empty", _GIVE))])
+    path = Path(source)
     # A killed run's trace is given by the name it would have had: its parts lie beside it.
     if not path.exists() and not (path.name == FILE and path.with_name(PARTS).is_dir()):
-        raise TimingsError([f"{path}: there is no such file; give a timings.json, a trace.parquet or a run's folder"])
-    if not _is_trace(path):
+        raise TimingsError([f"{path}: there is no such file; {_GIVE}"])
+    if not is_trace(path):
         return read_timings(path)
     trace = read_trace(path)
     try:
@@ -150,7 +186,7 @@ def _profile(path: Path, per_worker: bool) -> Profile:
         raise TimingsError(f"{path}: {fault}" for fault in error.faults) from None
 
 
-def _is_trace(path: Path) -> bool:
+def is_trace(path: Path) -> bool:
     """A folder, a Parquet file by name, or one by content that was renamed."""
     if path.suffix == ".parquet" or not path.is_file():
         return True
@@ -188,6 +224,18 @@ def _check(durations: Durations) -> None:
     ]
     if faults:
         raise TimingsError(faults)
+    _check_range(durations)
+
+
+def _check_range(durations: Durations) -> None:
+    """Raises TimingsError, one line for all times that no machine gives."""
+    computing = [row.seconds for row in durations.rows]
+    found = [value for value in computing if value < LEAST_SECONDS]
+    for seconds in (computing, durations.steps, durations.loader, durations.transfer):
+        found += [value for value in seconds if not value <= MOST_SECONDS]
+    if found:
+        rule = f"must be {LEAST_SECONDS:g} to {MOST_SECONDS:g} s long: {len(found)} are not; record the run again"
+        raise TimingsError([f"its times: {min(found):g} to {max(found):g} s: {rule}"])
 
 
 def _where_any(seconds: Sequence[float]) -> Sequence[float]:
@@ -204,14 +252,6 @@ def _value(config: Any, *keys: str) -> Any:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _settings(config: Any) -> dict[str, Any]:
-    """Target and drafter, as far as the configuration says: sources of other models must not be mixed."""
-    if _value(config, "model", "name_or_path") is not None:
-        return settings_of(config)
-    taps = _value(config, "memory", "taps")  # without a model the rest are the file's defaults and say nothing
-    return {} if taps is None else {"taps": taps}
 
 
 def _bytes_per_token(config: Any) -> int | None:

@@ -23,19 +23,21 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, Final, Literal, NoReturn, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 MAX_FAULTS = 50
 
 # Bounds that no machine comes near, and within which no arithmetic of a simulation overflows.
-Seconds = Annotated[float, Field(strict=True, ge=1e-12, le=1e9, allow_inf_nan=False)]
-SecondsOrNone = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
+LEAST_SECONDS: Final = 1e-12
+MOST_SECONDS: Final = 1e9
+Seconds = Annotated[float, Field(strict=True, ge=LEAST_SECONDS, le=MOST_SECONDS, allow_inf_nan=False)]
+SecondsOrNone = Annotated[float, Field(strict=True, ge=0, le=MOST_SECONDS, allow_inf_nan=False)]
 BytesPerSecond = Annotated[float, Field(strict=True, ge=1, le=1e15, allow_inf_nan=False)]
 BytesPerToken = Annotated[float, Field(strict=True, gt=0, le=1e12, allow_inf_nan=False)]
 Factor = Annotated[float, Field(strict=True, ge=1e-6, le=1e6, allow_inf_nan=False)]
@@ -45,6 +47,8 @@ Watts = Annotated[float, Field(strict=True, ge=0, le=1e5, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=2**31 - 1)]
 
 Item = TypeVar("Item")
+Place = tuple[int | str, ...]
+"""Keys and indices from the top to a value."""
 
 
 def _not_empty(values: tuple[Item, ...]) -> tuple[Item, ...]:
@@ -54,13 +58,38 @@ def _not_empty(values: tuple[Item, ...]) -> tuple[Item, ...]:
     return values
 
 
-def _json(value: dict[str, Any]) -> dict[str, Any]:
-    json.dumps(value, allow_nan=False)  # raises ValueError on what a file could not hold
+class _NotFinite(ValueError):
+    """Numbers of a free mapping that a file could not hold; `found`: each with its place below the mapping's key."""
+
+    def __init__(self, found: Iterable[tuple[Place, float]]) -> None:
+        self.found = tuple(found)
+        super().__init__("numbers must be finite")
+
+
+def _json(value: JsonValue) -> JsonValue:
+    if found := list(_not_finite(value, ())):
+        raise _NotFinite(found)
+    json.dumps(value)  # raises ValueError on whatever else a file could not hold
     return value
 
 
-Free = Annotated[dict[str, JsonValue], AfterValidator(_json)]
+def _not_finite(value: JsonValue, here: Place) -> Iterator[tuple[Place, float]]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield here, value
+    for key, inner in _inner(value):
+        yield from _not_finite(inner, (*here, key))
+
+
+def _inner(value: Any) -> Iterable[tuple[int | str, Any]]:
+    """What a mapping or a list holds, with its keys; nothing of anything else."""
+    if isinstance(value, dict):
+        return value.items()
+    return enumerate(value) if isinstance(value, list) else ()
+
+
+Free = dict[str, Annotated[JsonValue, AfterValidator(_json)]]
 Role = Literal["target", "drafter"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 
 def _shared(name: str) -> str:
@@ -204,6 +233,19 @@ class InterferenceProfile(_Strict):
     """They tell how pairs add up."""
     power: PowerProfile | None = None
     """Of a GPU; None: not measured."""
+    in_samples: Annotated[bool, Field(strict=True)] = False
+    """The samples hold it already: they are those of a run, and predict runs of its topology."""
+
+    @property
+    def measured(self) -> bool:
+        """Whether it says how workers slow each other down."""
+        return bool(self.pairs or self.trios) or self.power is not None
+
+    @model_validator(mode="after")
+    def _counted_once(self) -> Self:
+        if self.in_samples and self.measured:
+            raise ValueError("in_samples goes without pairs, trios and power, which would count it twice")
+        return self
 
 
 class Profile(_Strict):
@@ -225,6 +267,8 @@ class Profile(_Strict):
 
 def read_timings(path: str | Path) -> Profile:
     """Read a `timings.json`. Raises TimingsError, each fault beginning with the path."""
+    if Path(path).is_dir():
+        raise TimingsError([f"{path}: it is a folder; give the path of a timings.json"])
     try:
         return parse_timings(Path(path).read_bytes())
     except OSError as error:
@@ -235,13 +279,21 @@ def read_timings(path: str | Path) -> Profile:
 
 def parse_timings(text: str | bytes) -> Profile:
     """Check the text of a `timings.json`. Raises TimingsError."""
-    content, faults = _parse_json(text)
-    if faults:
-        raise TimingsError(faults)
+    content = _parse_json(text)
     if isinstance(content, dict):
         # A missing version must not pass as the newest one: the default is for profiles made in memory.
         content.setdefault("version", None)
-    return build_profile(content)
+    try:
+        faults = _first_faults(list(_repeats(content, ())))
+    except RecursionError:
+        raise TimingsError([_TOO_DEEP]) from None
+    try:
+        profile = build_profile(content)
+    except TimingsError as error:
+        raise TimingsError([*faults, *error.faults]) from None
+    if faults:
+        raise TimingsError(faults)
+    return profile
 
 
 def build_profile(content: Any) -> Profile:
@@ -251,7 +303,7 @@ def build_profile(content: Any) -> Profile:
     except ValidationError as error:
         raise TimingsError(_faults(error)) from None
     except RecursionError:
-        raise TimingsError(["(file): nested too deeply; " + REMEDY]) from None
+        raise TimingsError([_TOO_DEEP]) from None
 
 
 def write_timings(profile: Profile, path: str | Path) -> None:
@@ -268,72 +320,100 @@ _KEYS = sorted(
                        Profile)
      for key in model.model_fields}
 )
+_TOO_DEEP: Final = f"(file): nested too deeply; {REMEDY}"
+_RULES: Final = {
+    "model_type": "should be a mapping",
+    "dict_type": "should be a mapping",
+    "tuple_type": "should be a list",
+}
+"""What pydantic says in words of Python, in those of the file."""
 _DEEPEST: Final = 8
 """Parts of a key that are told; the format itself needs five."""
 _show = Repr()
 _show.maxstring = _show.maxlong = _show.maxother = 40
 
 
-def _parse_json(text: str | bytes) -> tuple[Any, list[str]]:
-    """JSON without what Python's reader lets pass: repeated keys, NaN, numbers that overflow."""
-    faults: list[str] = []
+class _Repeating(dict[str, Any]):
+    """A mapping of which some keys were given more than once; the last of each counts while other faults are sought."""
 
-    def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        made = dict(pairs)
-        if len(made) < len(pairs):
-            counted = Counter(key for key, _ in pairs)
-            repeated = sorted(key for key, times in counted.items() if times > 1)
-            faults.extend(f"{_show.repr(key)}: given twice: keep one of them" for key in repeated)
-        return made
+    repeated: list[str]
 
-    def finite(digits: str) -> float:
-        number = float(digits)
-        if not math.isfinite(number):
-            faults.append(f"(file): {_show.repr(digits)}: numbers must be finite; {REMEDY}")
-        return number
 
-    def refuse(name: str) -> NoReturn | None:
-        faults.append(f"(file): {name}: numbers must be finite; {REMEDY}")
-        return None
-
+def _parse_json(text: str | bytes) -> Any:
+    """JSON, with repeated keys remembered. Numbers that are not finite pass: the checks tell them with their keys."""
     try:
-        return json.loads(text, object_pairs_hook=mapping, parse_float=finite, parse_constant=refuse), faults
+        return json.loads(text, object_pairs_hook=_mapping)
     except RecursionError:
-        return None, ["(file): nested too deeply; " + REMEDY]
+        raise TimingsError([_TOO_DEEP]) from None
     except ValueError as error:  # malformed JSON, not UTF-8, an integer of thousands of digits
-        return None, [f"(file): not JSON: {error}; " + REMEDY]
+        raise TimingsError([f"(file): not JSON: {error}; " + REMEDY]) from None
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    counted = Counter(key for key, _ in pairs)
+    repeating = _Repeating(made)
+    repeating.repeated = sorted(key for key, times in counted.items() if times > 1)
+    return repeating
+
+
+def _repeats(value: Any, here: Place) -> Iterator[str]:
+    """A fault for each key that was given more than once."""
+    if isinstance(value, _Repeating):
+        yield from (f"{_key((*here, key))}: given twice: keep one of them" for key in value.repeated)
+    for key, inner in _inner(value):
+        yield from _repeats(inner, (*here, key))
 
 
 def _faults(error: ValidationError) -> list[str]:
-    errors = error.errors(include_url=False, include_context=False)
-    lines = [_fault(each["loc"], each["type"], each["input"], each["msg"]) for each in errors[:MAX_FAULTS]]
-    if len(errors) > MAX_FAULTS:
-        lines.append(f"(file): {len(errors) - MAX_FAULTS} more faults like these; " + REMEDY)
-    return lines
+    lines: list[str] = []
+    for each in error.errors(include_url=False):
+        reason = each.get("ctx", {}).get("error")
+        if isinstance(reason, _NotFinite):
+            lines += [_not_finite_fault((*each["loc"], *below), value) for below, value in reason.found]
+        else:
+            lines.append(_fault(each["loc"], each["type"], each["input"], each["msg"]))
+    return _first_faults(lines)
 
 
-def _fault(loc: tuple[int | str, ...], kind: str, value: Any, message: str) -> str:
+def _first_faults(lines: list[str]) -> list[str]:
+    """As many as a person reads."""
+    if len(lines) <= MAX_FAULTS:
+        return lines
+    return [*lines[:MAX_FAULTS], f"(file): {len(lines) - MAX_FAULTS} more faults like these; " + REMEDY]
+
+
+def _not_finite_fault(loc: Place, value: Any) -> str:
+    return f"{_key(loc)}: {shown(value)}: numbers must be finite; {REMEDY}"
+
+
+def _fault(loc: Place, kind: str, value: Any, message: str) -> str:
     key = _key(loc)
     if kind == "missing":
         return f"{key}: missing: it is required; {REMEDY}"
     if kind == "extra_forbidden":
         near = get_close_matches(str(loc[-1]), _KEYS, n=1)
         remedy = f"did you mean {near[0]}?" if near else "remove it"
-        return f"{key}: {_show.repr(value)}: unknown key; {remedy}"
+        return f"{key}: {shown(value)}: unknown key; {remedy}"
     if key == "version":
-        return f"version: {_show.repr(value)}: this program reads version 1; {REMEDY}"
-    if kind in ("model_type", "dict_type"):
-        message = "should be a mapping"
-    rule = message.removeprefix("Value error, ").removeprefix("Input ")
-    return f"{key}: {_show.repr(value)}: {rule[:1].lower()}{rule[1:]}; {REMEDY}"
+        return f"version: {shown(value)}: this program reads version 1; {REMEDY}"
+    if kind == "finite_number":
+        return _not_finite_fault(loc, value)
+    rule = _RULES.get(kind, message).removeprefix("Value error, ").removeprefix("Input ")
+    rule = rule.replace("Tuple should", "the list should").replace(" after validation, not", ", not")
+    return f"{key}: {shown(value)}: {rule[:1].lower()}{rule[1:]}; {REMEDY}"
 
 
 def shown(value: object) -> str:
-    """A value in a fault, at a length that fits a line."""
+    """A value in a fault as a file has it, at a length that fits a line."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return json.dumps(value)  # NaN, Infinity
     return _show.repr(value)
 
 
-def _key(loc: tuple[int | str, ...]) -> str:
+def _key(loc: Place) -> str:
     """The place of a fault; of a deep one its beginning and its end."""
     parts = [_show_part(part) for part in loc]
     if len(parts) > _DEEPEST:

@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
-from dflash_sim.timings_file import MAX_FAULTS, Profile, TimingsError, build_profile
-
-ROLES = ("target", "drafter")
+from dflash_sim.timings_file import MAX_FAULTS, ROLES, Profile, TimingsError, build_profile
 
 # When a worker's first batch is set apart (see `_is_apart`).
 _FACTOR, _SPREADS, _ENOUGH = 1.5, 5.0, 3

@@ -28,8 +28,10 @@ def check_plan(path: Path, header: Header, columns: Columns) -> None:
     """The rows of kind `plan` come first and are the planned batches. Raises TraceError."""
     planned = columns["kind"] == CODE["plan"]
     count = int(planned.sum())
-    if count != header.planned or not planned[:count].all():
+    if count != header.planned:
         raise TraceError(path, f"it describes {count} of {header.planned} planned batches", _AGAIN)
+    if not planned[:count].all():
+        raise TraceError(path, "its planned batches do not come first, before all events", _AGAIN)
     if not np.array_equal(columns["batch"][:count], np.arange(count)):
         raise TraceError(path, "its planned batches are not numbered in order", _AGAIN)
     if any((columns[column] < 0).any() for column in PLAN_COLUMNS):

@@ -21,6 +21,7 @@ from dflash_run.training.orders import TrainingOrders
 from dflash_run.training.preparation import Preparation, prepare_training
 from dflash_run.training.train import Work, orders_for
 from dflash_run.transport.slots import SlotTable
+from dflash_sim.settings import THREADS
 from policies.faults import Fault, PipelineError
 from policies.loading import from_mapping, resolved
 from policies.pipeline import Pipeline
@@ -42,7 +43,7 @@ class Stage:
     @property
     def place(self) -> str:
         """Where its workers are, as a profile says it."""
-        return f"threads, {self.split}"
+        return f"{THREADS}, {self.split}"
 
     @property
     def uneven(self) -> bool:

@@ -11,7 +11,7 @@ import torch
 from dflash_run.training.devices import Placement
 from dflash_run.training.preparation import Preparation
 from dflash_run.training.train import threads_for
-from dflash_sim.settings import settings_of
+from dflash_sim.settings import PROCESSES, WORKERS, kinds_of, settings_of
 from policies.loading import resolved
 from reports.summary import versions
 
@@ -40,10 +40,6 @@ def all_versions() -> dict[str, str]:
     return found if driver is None else found | {"driver": driver}
 
 
-PROCESSES: Final = "processes"
-"""Where a training's workers are."""
-
-
 def all_settings(prepared: Preparation, place: str = PROCESSES) -> dict[str, Any]:
     """Everything that the times depend on, besides the shapes of batches: the file's, the model's, the devices'; and
     `place`, where the workers are."""
@@ -55,7 +51,7 @@ def all_settings(prepared: Preparation, place: str = PROCESSES) -> dict[str, Any
         "target_layers": shape.target_layers,
         "vocab_size": shape.vocab_size,
         "staging": pipeline.memory.staging,
-        "workers": place,
+        WORKERS: place,
         **_devices(prepared.placement),
     }
     if "cpu" in found["target_device"] + found["drafter_device"]:
@@ -66,12 +62,8 @@ def all_settings(prepared: Preparation, place: str = PROCESSES) -> dict[str, Any
 
 def _devices(placement: Placement) -> dict[str, str]:
     """The kinds of devices of each role: `cpu`, `cuda`, or both."""
-
-    def kinds(names: list[str]) -> str:
-        return "+".join(sorted({name.partition(":")[0] for name in names}))
-
     targets = [name for names in placement.targets for name in names]
-    return {"target_device": kinds(targets), "drafter_device": kinds(list(placement.drafters))}
+    return {"target_device": kinds_of(targets), "drafter_device": kinds_of(placement.drafters)}
 
 
 def _cpu() -> str:

@@ -10,7 +10,7 @@ from dflash_run.crew import Worker
 from dflash_run.messages import Ready
 from dflash_run.profiling.grid import Cell, grid
 from dflash_run.profiling.jobs import be_drafter, be_target
-from dflash_run.profiling.machine import PROCESSES, all_settings, all_versions, machine
+from dflash_run.profiling.machine import all_settings, all_versions, machine
 from dflash_run.profiling.measuring import Effort, Found, Measuring
 from dflash_run.profiling.pairs import Pair, Trio, pairs_of, trio_of
 from dflash_run.profiling.stage import Stage
@@ -18,6 +18,7 @@ from dflash_run.training.preparation import Preparation
 from dflash_run.training.train import START_S, Hire, orders_for, processes
 from dflash_run.transport.memory import SharedMemory
 from dflash_run.transport.slots import SlotTable
+from dflash_sim.settings import PROCESSES
 from dflash_sim.timings_file import Profile, build_profile
 
 WORK: Final = {"target": be_target, "drafter": be_drafter}

@@ -150,7 +150,10 @@ def _unusable_files(folder: Path, predict: Path | None) -> Iterator[Fault]:
     if not above.is_dir() or not os.access(above, os.W_OK):
         reason = "cannot be written" if above.is_dir() else "is no folder"
         yield Fault("-o", str(folder), f"must be a folder that can be written: {above} {reason}", "give another -o")
-    if predict is not None:
+    if predict is not None and predict.is_dir():  # as an empty path is: of a variable that is not set, for instance
+        rule = "must name a timings.json; this is a folder, or empty"
+        yield Fault("--predict", str(predict), rule, "give the file, or leave --predict out")
+    elif predict is not None:
         try:
             read_timings(predict)
         except TimingsError as error:

@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dflash_run.profiling.machine import PROCESSES, all_settings
+from dflash_run.profiling.machine import all_settings
 from dflash_run.training.preparation import Preparation
 from dflash_sim.foresight import Course, Foresight
 from dflash_sim.prediction import Run, simulate, summary_of
-from dflash_sim.settings import setting_faults
+from dflash_sim.settings import PROCESSES, setting_faults
 from dflash_sim.timings import MeasuredTimes
 from dflash_sim.timings_file import read_timings
 from policies.batches import BatchPlan

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash_run.crew import ProcessCrew, ThreadCrew
-from dflash_run.profiling.machine import PROCESSES
 from dflash_run.profiling.measuring import Effort
 from dflash_run.profiling.pairs import pairs_of, trio_of
 from dflash_run.profiling.profile import WORK, profile
@@ -23,6 +22,7 @@ from dflash_run.transport.parcel import HEAD_BYTES
 from dflash_run.validation.cases import KEPT, NEW, THREADS, Case
 from dflash_run.validation.kept import PROFILE
 from dflash_sim.fitting import save_timings
+from dflash_sim.settings import PROCESSES
 from policies.batches import BatchPlan
 from policies.loading import from_mapping
 

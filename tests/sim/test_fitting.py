@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 from typer.testing import CliRunner
 
 from dflash_sim.cli import app, guarded
@@ -18,11 +20,11 @@ from dflash_sim.fitting import fit_sources, fit_trace, measured_parts, save_timi
 from dflash_sim.prediction import draw_times, lanes_of, plan_of, planned_faults
 from dflash_sim.service import ServiceTimes
 from dflash_sim.simulator import Simulator
-from dflash_sim.timings_file import Profile, RoleProfile, TimingsError, build_profile, write_timings
+from dflash_sim.timings_file import Profile, RoleProfile, TimingsError, build_profile, read_timings, write_timings
 from policies.assembly import build_dispatcher
 from policies.batches import BatchPlan
 from policies.effects import Assign, Deliver, Drop, Loaded, Recall, Step
-from policies.loading import resolved
+from policies.loading import from_mapping, resolved
 from policies.pipeline import Pipeline
 from policies.trace import CODE
 from reports.observer import Exchange, Log
@@ -413,18 +415,233 @@ def test_the_command_writes_the_timings_and_tells_what_was_measured(tmp_path: Pa
     for name in ("target", "drafter", "step", "loader", "transfer"):
         assert f"\n{name} " in told.output
     assert [path.name for path in out.parent.iterdir()] == ["timings.json"]
-    as_json = CliRunner().invoke(app, ["fit", str(out), "-o", str(out), "--json"])
-    assert json.loads(as_json.stdout) == json.loads(out.read_text())
+    again = tmp_path / "again.json"
+    as_json = CliRunner().invoke(app, ["fit", str(out), "-o", str(again), "--json"])
+    assert json.loads(as_json.stdout) == json.loads(out.read_text()) == json.loads(again.read_text())
 
 
 def test_the_command_needs_a_source_and_an_output_and_ends_with_status_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     profile = str(saved(profile_of(), tmp_path / "profile.json"))
-    for arguments in ([profile], ["-o", profile], ["none", "-o", "x"], [profile, "-o", "."]):
+    for arguments in ([profile], ["-o", profile], ["none", "-o", "x"], [profile, "-o", "."], ["", "-o", "x"]):
         assert guarded(app, ["fit", *arguments]) == 2
         errors = capsys.readouterr().err
         assert len(errors.splitlines()) == 1 and "Traceback" not in errors
+
+
+def told_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[str]:
+    """The lines of a `fit` that is refused."""
+    assert guarded(app, ["fit", *map(str, arguments)]) == 2
+    return capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        "run/trace.parquet",
+        "run/summary.json",
+        "run/prediction.json",
+        "run/trace.parts/000000.parquet",
+        "link/trace.parquet",
+        "linked.parquet",
+        "hard.parquet",
+        "other/trace.parquet",
+        "profile.json",
+        "other/../profile.json",
+    ],
+)
+def test_the_output_never_replaces_what_is_read_or_a_runs_own_files(
+    out: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("run", "other"):
+        record(pipeline_of(data={"batches": 20}), tmp_path / name)
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    (tmp_path / "linked.parquet").symlink_to(tmp_path / "run" / "trace.parquet")
+    (tmp_path / "hard.parquet").hardlink_to(tmp_path / "run" / "trace.parquet")
+    profile = saved(profile_of(), tmp_path / "profile.json")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    [fault] = told_of(capsys, tmp_path / "run", profile, "-o", tmp_path / out)
+    assert fault.startswith("-o: got ") and "must not replace" in fault and "give another" in fault
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert guarded(app, ["fit", str(tmp_path / "run"), "-o", str(tmp_path / "run" / "timings.json")]) == 0
+
+
+def test_the_output_is_checked_first_and_told_with_all_other_faults(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = saved(profile_of(), tmp_path / "profile.json")
+    for out, rule in (
+        ("", "must name a file"),
+        (".", "must be a file; it is a folder"),
+        (tmp_path, "must be a file; it is a folder"),
+        (profile / "x.json", f"{profile} is no folder"),
+    ):
+        first, second = told_of(capsys, profile, tmp_path / "none", "-o", out)
+        assert first.startswith("-o: got ") and rule in first and "there is no such file" in second
+
+
+# Interference is counted once
+
+ONE_CARD = Path(__file__).parents[2] / "docs" / "validation" / "gpu-1-1-one-card"
+PAIR = {"a": "target", "b": "drafter", "shared": "cuda:0", "factor_a": 2.0, "factor_b": 2.0}
+
+
+def kept_rate(timings: Profile, folder: Path) -> float:
+    """Tokens per second that these timings predict for the committed run on one card."""
+    trace = read_trace(ONE_CARD)
+    config = {key: value for key, value in trace.header.config.items() if key not in ("data", "timings")}
+    batches = [
+        {"tokens": tokens, "length": length, "samples": samples}
+        for tokens, length, samples in zip(trace.work.slots, trace.work.length, trace.work.samples, strict=True)
+    ]
+    file = saved(timings, folder / "timings.json")
+    pipeline = from_mapping(config | {"data": {"batches": batches}, "timings": {"file": str(file)}})
+    rate: float = predict(pipeline)[1]["throughput"]["tokens_per_s"]
+    return rate
+
+
+def test_a_trace_and_a_profile_with_interference_predict_together_what_the_trace_alone_does(tmp_path: Path) -> None:
+    profile = ONE_CARD / "timings.json"
+    alone = kept_rate(fit_sources([ONE_CARD]), tmp_path)
+    for sources in ([ONE_CARD, profile], [profile, ONE_CARD]):
+        assert kept_rate(fit_sources(sources), tmp_path) == pytest.approx(alone, rel=0.02)
+    fitted = saved(fit_sources([ONE_CARD]), tmp_path / "fitted.json")  # a file remembers that it is of a run
+    assert kept_rate(fit_sources([fitted, profile]), tmp_path) == pytest.approx(alone, rel=0.02)
+
+
+def test_beside_a_trace_a_profile_with_interference_gives_what_the_trace_lacks(tmp_path: Path) -> None:
+    record(pipeline_of(data={"batches": 20, "batch_tokens": 700}), tmp_path / "run", kind="training")
+    shapes = [
+        {"batch_size": size, "length": 700, "seconds": [0.5], "parts": {"forward": [0.4]}} for size in (1, 4)
+    ]
+    role = {"samples": shapes, "first_seconds": [9.0], "worker_factors": [1.0]}
+    profile = build_profile(
+        {
+            "target": role,
+            "step": {"seconds": [0.25]},
+            "machine": {"gpu": "A"},
+            "memory": {"target_peak_bytes": 7},
+            "hidden_bytes_per_token": 64,
+            "interference": {"cores": 4, "pairs": [PAIR]},
+        }
+    )
+    both = fit_sources([saved(profile, tmp_path / "profile.json"), tmp_path / "run"])
+    assert both.target is not None and both.step is not None
+    assert samples_of(both, "target") == samples_of(fit_sources([tmp_path / "run"]), "target")
+    assert both.target.samples[0].parts == {"forward": (0.4,)}
+    assert (both.target.first_seconds, both.target.worker_factors) == ((9.0,), ())
+    assert both.step.seconds == (0.25,)  # the run had no steps
+    assert both.interference.in_samples and not both.interference.pairs and both.interference.cores is None
+    assert (both.machine, both.memory, both.hidden_bytes_per_token) == ({"gpu": "A"}, {"target_peak_bytes": 7}, 64)
+
+
+def test_a_profile_without_interference_is_pooled_with_a_trace(tmp_path: Path) -> None:
+    record(pipeline_of(data={"batches": 20, "batch_tokens": 700}), tmp_path / "run", kind="training")
+    both = fit_sources([tmp_path / "run", saved(profile_of(), tmp_path / "profile.json")])
+    assert {shape: len(seconds) for shape, seconds in samples_of(both, "target").items()} == {(1, 700): 20, (4, 700): 2}
+
+
+def test_what_is_left_out_is_told_in_one_line(tmp_path: Path) -> None:
+    arguments = ["fit", str(ONE_CARD), str(ONE_CARD / "timings.json"), "-o", str(tmp_path / "timings.json")]
+    told = CliRunner().invoke(app, arguments)
+    [line] = [line for line in told.stdout.splitlines() if "left out" in line]
+    assert "interference" in line and "target, drafter, step, transfer" in line
+    assert "predict runs of that topology" in line
+    as_json = CliRunner().invoke(app, [*arguments, "--json"])
+    assert json.loads(as_json.stdout) and "left out" in as_json.stderr
+    alone = CliRunner().invoke(app, ["fit", str(ONE_CARD), "-o", str(tmp_path / "timings.json")])
+    assert "left out" not in alone.output
+
+
+# What runs were is told, too
+
+WITH_MODEL: dict[str, Any] = {"model": {"name_or_path": "/a/target-tiny"}, "data": {"batches": 20}}
+
+
+def read_by_workers(folder: Path, kind: str, **config: Any) -> Path:
+    """A trace whose header says that samples were read: a run of that kind computed."""
+    pipeline = pipeline_of(**WITH_MODEL)
+    record(pipeline, folder, kind)
+    trace = read_trace(folder)
+    told = dict(trace.header.config) | {"data": {"path": "tokens.jsonl"}} | config
+    table = pq.read_table(folder / "trace.parquet")
+    schema = replace(trace.header, config=told).schema()
+    pq.write_table(table.replace_schema_metadata(schema.metadata), folder / "trace.parquet")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "said"),
+    [
+        ("training", None, {"workers": "processes"}),
+        ("training", {"targets": "cuda:0"}, {"workers": "processes", "target_device": "cuda"}),
+        (
+            "rehearsal",
+            {"targets": ["cuda:0", "cpu"], "drafters": "cpu"},
+            {"workers": "threads", "target_device": "cpu+cuda", "drafter_device": "cpu"},
+        ),
+    ],
+)
+def test_settings_say_what_the_header_of_a_run_that_computed_decides_and_no_more(
+    kind: str, devices: Any, said: dict[str, str], tmp_path: Path
+) -> None:
+    topology = {"targets": 1, "drafters": 1, "target_gpus": 1, **({"devices": devices} if devices else {})}
+    memory = {"staging": "device", "hidden_size": 64, "taps": 1, "dtype_bytes": 2}
+    read_by_workers(tmp_path, kind, topology=topology, memory=memory)
+    found = fit_sources([tmp_path]).settings
+    told = said | {"staging": "device", "hidden_size": 64, "model": "/a/target-tiny"}
+    assert told.items() <= found.items()
+    assert {"target_device", "drafter_device", "threads"} & found.keys() <= said.keys()
+
+
+def test_the_settings_of_committed_traces_agree_with_their_profiles() -> None:
+    folders = [path.parent for path in ONE_CARD.parent.glob("*/trace.parquet")]
+    assert len(folders) >= 13
+    for folder in folders:
+        both = fit_sources([folder, folder / "timings.json"])
+        assert both.settings["workers"] == read_timings(folder / "timings.json").settings["workers"]
+
+
+def test_runs_that_computed_in_other_places_or_not_at_all_are_not_pooled(tmp_path: Path) -> None:
+    training, threads = read_by_workers(tmp_path / "t", "training"), read_by_workers(tmp_path / "r", "rehearsal")
+    simulated, asleep = tmp_path / "simulated", tmp_path / "asleep"
+    record(pipeline_of(**WITH_MODEL), simulated)
+    record(pipeline_of(**WITH_MODEL), asleep, kind="rehearsal")
+    profile = saved(profile_of(settings={"workers": "processes"}), tmp_path / "profile.json")
+    for one, other in ((training, simulated), (threads, asleep), (threads, profile), (simulated, profile)):
+        [fault] = faults_of(one, other)
+        assert fault.startswith(f"{other}: settings.workers: ") and "another source has" in fault
+    assert fit_sources([simulated, simulated]).settings["workers"] == "simulated"
+    assert fit_sources([training, profile]).settings["workers"] == "processes"
+
+
+def test_models_are_known_by_the_last_part_of_their_path_when_sources_are_merged(tmp_path: Path) -> None:
+    one = saved(profile_of(settings={"model": "/a/target-tiny"}), tmp_path / "one.json")
+    same = saved(profile_of(settings={"model": "/b/target-tiny/"}), tmp_path / "same.json")
+    other = saved(profile_of(settings={"model": "/a/target-small"}), tmp_path / "other.json")
+    assert fit_sources([one, same]).settings == {"model": "/a/target-tiny"}
+    assert "settings.model: '/a/target-small'" in faults_of(one, same, other)[0]
+
+
+# What is wrong with a trace
+
+
+@pytest.mark.parametrize("factor", [1e-14, 1e11])
+def test_times_that_no_machine_gives_are_one_line_with_the_trace_and_their_range(factor: float, tmp_path: Path) -> None:
+    timings = {role: {"seconds": [1.0, 2.0][index] * factor} for index, role in enumerate(("target", "drafter"))}
+    record(pipeline_of(data={"batches": 20}, timings=timings), tmp_path)
+    [fault] = faults_of(tmp_path)
+    assert fault.startswith(f"{tmp_path}: its times: ") and "must be 1e-12 to 1e+09 s" in fault
+    assert "record the run again" in fault and "profile" not in fault and f"e{np.log10(factor):+.0f}" in fault
+
+
+def test_planned_batches_that_do_not_come_first_are_told_as_that(tmp_path: Path) -> None:
+    record(pipeline_of(data={"batches": 20}), tmp_path)
+    table = pq.read_table(tmp_path / "trace.parquet")
+    pq.write_table(pa.concat_tables([table.slice(1), table.slice(0, 1)]), tmp_path / "trace.parquet")
+    [fault] = faults_of(tmp_path)
+    assert "its planned batches do not come first" in fault and "of 20" not in fault
 
 
 def test_first_batches_and_shapes_are_told_for_each_role() -> None:

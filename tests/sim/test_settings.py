@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from dflash_sim.prediction import measured_times
-from dflash_sim.settings import settings_of
-from dflash_sim.timings_file import build_profile, write_timings
+from dflash_sim.settings import agree, settings_of
+from dflash_sim.timings_file import TimingsError, build_profile, write_timings
+from dflash_sim.timings_merge import merge_profiles
 from policies.faults import PipelineError
 from policies.loading import from_mapping, resolved
 from policies.pipeline import Pipeline
@@ -38,3 +39,12 @@ def test_each_setting_that_differs_is_a_line_with_both_values(tmp_path: Path) ->
 def test_a_file_without_a_model_and_a_profile_without_settings_are_no_fault(tmp_path: Path) -> None:
     assert measured_times(using(tmp_path, {"block_size": 8})) is not None
     assert measured_times(using(tmp_path, {}, model=MODEL)) is not None
+
+
+def test_threads_of_unknown_groups_are_any_threads_but_two_known_groups_differ() -> None:
+    told = ["threads", "threads, groups of 8", "threads", "threads, groups of 16"]
+    merged = merge_profiles([build_profile({"settings": {"workers": place}}) for place in told[:3]])
+    assert merged.settings == {"workers": "threads, groups of 8"}
+    with pytest.raises(TimingsError, match="'threads, groups of 16': another source has 'threads, groups of 8'"):
+        merge_profiles([build_profile({"settings": {"workers": place}}) for place in told])
+    assert not agree("workers", "threads", "processes") and not agree("model", "/a/x", "/a/y")

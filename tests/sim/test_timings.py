@@ -389,12 +389,14 @@ def test_every_fault_is_named_in_one_pass() -> None:
         ("{}", "version"),
         ('{"version": 2}', "this program reads version 1"),
         ('{"version": true}', "version: True"),
-        ('{"version": 1, "version": 1}', "'version': given twice"),
-        ('{"version": 1, "memory": {"peak": NaN}}', "NaN: numbers must be finite"),
-        ('{"version": 1, "step": {"seconds": [-Infinity]}}', "-Infinity: numbers must be finite"),
-        ('{"version": 1, "step": {"seconds": [1e999]}}', "'1e999': numbers must be finite"),
+        ('{"version": 1, "version": 1}', "version: given twice"),
+        ('{"version": 1, "memory": {"peak": NaN}}', "memory.peak: NaN: numbers must be finite"),
+        ('{"version": 1, "step": {"seconds": [-Infinity]}}', "step.seconds.0: -Infinity: numbers must be finite"),
+        ('{"version": 1, "step": {"seconds": [1e999]}}', "step.seconds.0: Infinity: numbers must be finite"),
+        ('{"version": 1, "target": {"samples": 3}}', "target.samples: 3: should be a list"),
         ('{"version": 1, "step": {"seconds": [1' + "0" * 400 + "]}}", "step.seconds.0"),
         ('{"version": 1, "step": {"seconds": [1' + "0" * 5000 + "]}}", "not JSON"),
+        ('{"version": 1, "memory": ' + '{"a":' * 5000 + "1" + "}" * 5001, ""),
         ('{"version": 1, "memory": ' + '{"a":' * 100_000 + "1" + "}" * 100_001, "nested too deeply"),
         ('{"version": 1, "target": {"samples": []}}', "target.samples"),
         ('{"version": 1, "a\\nb": 1}', "'a\\nb'"),
@@ -405,6 +407,31 @@ def test_a_malformed_file_gives_faults(text: str | bytes, part: str) -> None:
     assert part in faults[0] and "\n" not in faults[0]
 
 
+def test_numbers_that_are_not_finite_and_repeated_keys_are_told_by_key_among_all_other_faults() -> None:
+    samples = '[{"batch_size": 1, "batch_size": 2, "length": 3, "seconds": [NaN, -1]}]'
+    text = (
+        '{"version": 1, "target": {"samples": %s}, "machine": {"a": [0, {"b": Infinity}], "c": NaN},'
+        ' "memory": {"d": {"e": 1, "e": 2}}, "setings": {}}'
+    )
+    faults = refusal(parse_timings, text % samples)
+    assert [fault.split(":")[0] for fault in faults] == [
+        "target.samples.0.batch_size",
+        "memory.d.e",
+        "machine.a.1.b",
+        "machine.c",
+        "target.samples.0.seconds.0",
+        "target.samples.0.seconds.1",
+        "setings",
+    ]
+    assert all("given twice" in fault for fault in faults[:2])
+
+
+def test_a_list_of_another_size_is_called_a_list() -> None:
+    trio = {"workers": ["target"] * 3, "shared": "cuda:0", "factors": [1, 1, 1, 1]}
+    [fault] = refusal(parse_timings, json.dumps({"version": 1, "interference": {"trios": [trio]}}))
+    assert "the list should have at most 3 items, not 4" in fault
+
+
 def test_a_file_with_thousands_of_faults_names_the_first_fifty() -> None:
     bad = FULL | {"step": {"seconds": [-1.0] * 5000}}
     faults = refusal(parse_timings, json.dumps(bad))
@@ -413,7 +440,7 @@ def test_a_file_with_thousands_of_faults_names_the_first_fifty() -> None:
 
 def test_a_file_that_cannot_be_read_is_a_fault_with_its_path(tmp_path: Path) -> None:
     assert refusal(read_timings, tmp_path / "none.json")[0].startswith(f"{tmp_path / 'none.json'}: ")
-    assert refusal(read_timings, tmp_path)[0].startswith(f"{tmp_path}: ")
+    assert refusal(read_timings, tmp_path) == [f"{tmp_path}: it is a folder; give the path of a timings.json"]
     (tmp_path / "bad.json").write_text('{"version": 3}')
     assert refusal(read_timings, tmp_path / "bad.json")[0].startswith(f"{tmp_path / 'bad.json'}: version: 3")
 
@@ -523,7 +550,7 @@ def test_every_unusable_row_is_named() -> None:
 
 def test_unusable_durations_are_named_by_their_key() -> None:
     assert refusal(fit_from_events, [], step=[0.1, -1.0])[0].startswith("step.seconds.1: -1.0:")
-    assert refusal(fit_from_events, [], machine={"clock": float("nan")})[0].startswith("machine:")
+    assert refusal(fit_from_events, [], machine={"clock": float("nan")})[0].startswith("machine.clock: NaN:")
 
 
 def test_a_profile_fitted_from_drawn_times_predicts_the_same_times(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from dflash_run.training.train import train
 from dflash_sim.cli import guarded
 from dflash_sim.fitting import fit_sources, save_timings
 from dflash_sim.prediction import prepare, summary_of
+from policies.faults import PipelineError
 from tests.run.training.cases import HIRED, PROFILED, training_file, training_pipeline
 
 QUICK = Effort(repeats=3, most_repeats=3, least_s=0.0, flow_s=0.03, rounds=1)
@@ -85,6 +86,30 @@ def test_a_training_is_compared_with_its_prediction_on_the_way_and_in_the_end(
     assert outcome["profile_sha256"] == json.loads((tmp_path / "prediction.json").read_text())["profile"]["sha256"]
     rate = outcome["tokens_per_s"]
     assert rate["difference"] == pytest.approx(rate["predicted"] / rate["measured"] - 1)
+
+
+def test_timings_of_a_rehearsal_with_threads_are_refused_for_a_training_and_used_for_a_rehearsal(
+    prepared: Preparation, tmp_path: Path
+) -> None:
+    train(prepared, tmp_path / "run", hire=HIRED, kind="rehearsal")
+    file = tmp_path / "timings.json"
+    save_timings(fit_sources([tmp_path / "run"]), file)
+    with pytest.raises(PipelineError) as refused:
+        forecast(prepared, file)
+    [fault] = refused.value.faults
+    assert fault.rule == "was measured with workers threads, and here it is processes"
+    assert forecast(prepared, file, "threads, groups of 8, 8 multiprocessors").summary["throughput"]["tokens_per_s"] > 0
+
+
+@pytest.mark.parametrize("empty", ["", "."])
+def test_an_empty_name_of_a_profile_is_told_with_its_option(
+    empty: str, case: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pipeline.json"
+    file.write_text(json.dumps(training_file(case, **SIZES)))
+    assert guarded(app, ["train", str(file), "--predict", empty, "-o", str(tmp_path / "run")]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("--predict: got ") and "must name a timings.json" in line
 
 
 def test_a_profile_of_other_settings_ends_the_command_with_status_2_and_a_line_each(
