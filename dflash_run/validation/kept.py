@@ -221,9 +221,10 @@ def _summary_faults(folder: Path, measured: dict[str, Any], *, predicted: bool) 
 def cut_short(summary: Mapping[str, Any]) -> list[str]:
     """Why a run is no whole one, which alone can be put beside its prediction; nothing for a whole one."""
     planned, trained = (summary["batches"][key] for key in ("planned", "trained"))
-    if summary["stop_reason"] == "data_exhausted" and planned == trained:
-        return []
-    return [f"incomplete ({summary['stop_reason']}): {trained:,} of {planned:,} batches trained"]
+    lost = [worker["name"] for worker in summary["workers"] if worker["lost"]]
+    whole = summary["stop_reason"] == "data_exhausted" and planned == trained
+    part = f"incomplete ({summary['stop_reason']}): {trained:,} of {planned:,} batches trained"
+    return [part] * (not whole) + [f"lost {', '.join(lost)}"] * bool(lost)
 
 
 def _without(summary: Mapping[str, Any], keys: frozenset[str]) -> dict[str, Any]:
