@@ -69,6 +69,8 @@ class Stage:
         """How long it may say nothing meanwhile, not even that it is alive."""
         self._heard: dict[Worker, float] = {}
         """When each said something last."""
+        self._awake = -math.inf
+        """When this process went on after it had stood still: nobody was silent before."""
         self._kept: list[tuple[Worker, object]] = []
         """What was said and not asked for yet."""
 
@@ -131,15 +133,19 @@ class Stage:
     def _check(self, worker: Worker, since: float) -> None:
         """Raises PipelineError where the worker, asked at `since`, is given up."""
         now = time.perf_counter()
-        heard = max(since, self._heard.get(worker, since))
+        heard = max(since, self._heard.get(worker, since), self._awake)
         for begin, limit_s in ((since, self._patience_s), (heard, self.silence_s)):
             if now - begin > limit_s:
                 raise _gone(worker, f"did not answer within {limit_s:g} s")
 
     def _hear(self) -> list[tuple[Worker, object]]:
         """What workers said, but that they are alive; waits a little for something."""
+        begin = time.perf_counter()
         said = self._crew.receive(_TICK_S)
-        self._heard |= dict.fromkeys((worker for worker, _ in said), time.perf_counter())
+        now = time.perf_counter()
+        if now - begin > 2 * _TICK_S:
+            self._awake = now
+        self._heard |= dict.fromkeys((worker for worker, _ in said), now)
         for worker, message in said:
             if isinstance(message, Gone):
                 raise _gone(worker, message.why)

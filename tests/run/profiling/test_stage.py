@@ -62,6 +62,22 @@ def test_a_batch_may_take_longer_than_silence_may() -> None:
     assert len(found[LAZY]["batch"]) == 3 and min(found[LAZY]["batch"]) > 0.7
 
 
+def test_nobody_was_silent_while_the_profile_itself_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    crew = ThreadCrew({LAZY: working(1, takes_s=0.3)})
+    heard, naps = crew.receive, iter([2.2])
+
+    def receive(timeout: float) -> list[tuple[Worker, object]]:
+        for nap in naps:
+            time.sleep(nap)
+            return []
+        return heard(timeout)
+
+    monkeypatch.setattr(crew, "receive", receive)
+    stage = Stage(crew, 60.0)
+    stage.silence_s = 1.0
+    assert stage.ask(LAZY, object(), Computed)[0] == Computed(0)
+
+
 def test_an_answer_that_does_not_come_is_told_in_the_same_words() -> None:
     stage = Stage(ThreadCrew({LAZY: working(0)}), 60.0)
     stage.silence_s = 0.4
