@@ -18,6 +18,7 @@ __all__ = [
     "Pipeline",
     "PipelineError",
     "from_mapping",
+    "inputs",
     "load",
     "loads",
     "replaced",
@@ -79,6 +80,13 @@ def from_mapping(
 def resolved(pipeline: Pipeline) -> dict[str, Any]:
     """The full configuration as a JSON-able mapping; `from_mapping` makes an equal pipeline of it."""
     return pipeline.model_dump(mode="json", exclude_none=True)
+
+
+def inputs(pipeline: Pipeline) -> dict[str, Path]:
+    """The files and folders that a pipeline read from a file is given, by dotted key; ids of the model hub are none."""
+    mapping = resolved(pipeline)
+    given = {(section, key): mapping.get(section, {}).get(key) for section, key in _FILES + _NAMES if key != "cache"}
+    return {dotted(key): Path(value) for key, value in given.items() if isinstance(value, str) and os.path.isabs(value)}
 
 
 def replaced(pipeline: Pipeline, values: Mapping[str, object]) -> Pipeline:

@@ -1,8 +1,11 @@
 """`dflash-run profile`: from a training's file to measured timings of this machine."""
 
 import logging
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from rich.console import Console
 
@@ -11,7 +14,10 @@ from dflash_run.training.preparation import prepare_training
 from dflash_sim.cli import check_outputs, print_measured
 from dflash_sim.fitting import save_timings
 from policies.faults import Fault, PipelineError
-from policies.loading import load, replaced
+from policies.loading import inputs, load, replaced
+from policies.pipeline import Pipeline
+
+_REMEDY: Final = "give another, e.g. -o timings.json"
 
 
 def profile_file(
@@ -31,11 +37,7 @@ def profile_file(
 
     for library in ("huggingface_hub", "transformers", "accelerate"):
         logging.getLogger(library).setLevel(logging.ERROR)
-    if sizes is not None and not rehearsal:
-        rule = "goes with --rehearsal: the workers of a training have GPUs of their own"
-        raise PipelineError([Fault("--multiprocessors", ",".join(map(str, sizes)), rule, "leave one out")])
-    _check_out(out)
-    pipeline = load(file, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])])
+    pipeline = _read(file, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])], out, sizes, rehearsal)
     pipeline, gpus = replaced(pipeline, {"faults": []}), torch.cuda.device_count()
     people = Console(stderr=True)
 
@@ -62,8 +64,45 @@ def profile_file(
     return 0
 
 
-def _check_out(out: Path) -> None:
-    """What takes minutes to measure can be written."""
+def _read(file: Path, overrides: list[str], out: Path, sizes: list[int] | None, rehearsal: bool) -> Pipeline:
+    """The file's pipeline, where nothing is wrong with the command line either. Raises PipelineError."""
+    given, faults, pipeline = {"FILE": file}, [*_misused(sizes, rehearsal)], None
+    try:
+        pipeline = load(file, overrides)
+        given |= inputs(pipeline)
+    except PipelineError as error:
+        faults += error.faults
+    faults += _unfit(out, given)
+    if faults or pipeline is None:
+        raise PipelineError(faults)
+    return pipeline
+
+
+def _misused(sizes: list[int] | None, rehearsal: bool) -> Iterator[Fault]:
+    if sizes is not None and not rehearsal:
+        rule = "goes with --rehearsal: the workers of a training have GPUs of their own"
+        yield Fault("--multiprocessors", ",".join(map(str, sizes)), rule, "leave one out")
+
+
+def _unfit(out: Path, given: dict[str, Path]) -> Iterator[Fault]:
+    """What takes minutes to measure can be written, and replaces nothing that it is measured with."""
+    name = str(out)
     if out.is_dir():
-        raise PipelineError([Fault("-o", str(out), "must be a file; it is a folder", "e.g. -o timings.json")])
-    check_outputs(out.absolute().parent)
+        yield Fault("-o", name, "must be a file; it is a folder", _REMEDY)
+        return
+    for key, path in given.items():
+        if _replaces(out, path):
+            yield Fault("-o", name, f"must be another file than {key} names, which it would replace", _REMEDY)
+            return
+    try:
+        check_outputs(out.absolute().parent)
+    except PipelineError as error:
+        yield from error.faults
+
+
+def _replaces(out: Path, given: Path) -> bool:
+    """Whether writing `out` takes the place of this file, or of a file in this folder."""
+    if given.is_dir():
+        return os.path.lexists(out) and Path(os.path.realpath(out)).is_relative_to(os.path.realpath(given))
+    same = os.path.realpath(out) == os.path.realpath(given)
+    return same or (out.exists() and given.exists() and out.samefile(given))

@@ -110,12 +110,16 @@ class Measuring:
             self._stage.await_(drafter, Grouped)
 
     def firsts(self, cells: list[Cell]) -> None:
-        """The first batch of each worker, one after the other."""
+        """The first batch of each worker, one after the other.
+
+        Whoever compiles may be silent for long; from then on silence is judged as a training's watchdog judges it.
+        """
         cell = middle(cells)
         for target in self._targets:
             self.found.first["target"].append(self._compute(target, cell))
         for drafter in self._drafters:
             self.found.first["drafter"].append(self._train(drafter, cell))
+        self._stage.silence_s = self._prepared.pipeline.stop.watchdog_s
 
     def factors(self, cells: list[Cell]) -> None:
         """How much longer each worker takes than the first of its role."""

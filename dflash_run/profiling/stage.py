@@ -1,12 +1,13 @@
 """The script's side of the workers: it posts what a launcher would post, and times the answers."""
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from dflash_run.crew import Crew, Worker
-from dflash_run.messages import Gone
+from dflash_run.messages import Alive, Gone
 from policies.faults import ABSENT, Fault, PipelineError
 
 Said = TypeVar("Said")
@@ -61,8 +62,15 @@ class Stage:
     """The workers of a profile. Whoever is gone ends it: there is nothing to measure without them."""
 
     def __init__(self, crew: Crew, patience_s: float) -> None:
+        """`patience_s`: how long anything that a worker is asked may take."""
         self._crew = crew
         self._patience_s = patience_s
+        self.silence_s = math.inf
+        """How long it may say nothing meanwhile, not even that it is alive."""
+        self._heard: dict[Worker, float] = {}
+        """When each said something last."""
+        self._awake = -math.inf
+        """When this process went on after it had stood still: nobody was silent before."""
         self._kept: list[tuple[Worker, object]] = []
         """What was said and not asked for yet."""
 
@@ -71,13 +79,14 @@ class Stage:
 
     def await_(self, worker: Worker, kind: type[Said]) -> tuple[Said, float]:
         """The worker's next message of this kind, and when it came. Raises PipelineError."""
-        until = time.perf_counter() + self._patience_s
+        since = time.perf_counter()
         while True:
             for at, (who, message) in enumerate(self._kept):
                 if who == worker and isinstance(message, kind):
                     del self._kept[at]
                     return message, time.perf_counter()
-            self._listen(until, worker)
+            self._check(worker, since)
+            self._kept += self._hear()
 
     def ask(self, worker: Worker, message: object, kind: type[Said]) -> tuple[Said, float]:
         """Post, and wait for the answer of this kind; returns it, and the seconds from the one to the other."""
@@ -92,6 +101,7 @@ class Stage:
         """Keep these workers busy at once for so long, each with its phases over and over.
 
         Returns the seconds of each worker's phases in the cycles that were done before the first worker was let go.
+        Raises PipelineError.
         """
         self._kept.clear()
         start = time.perf_counter()
@@ -100,7 +110,9 @@ class Stage:
             self._begin(worker, turns[worker])
         busy, over = set(turns), False
         while busy:
-            for worker, said in self._hear(start + seconds + self._patience_s):
+            for worker in busy:
+                self._check(worker, turns[worker].since)
+            for worker, said in self._hear():
                 turn = turns.get(worker)
                 if turn is None or worker not in busy or not isinstance(said, turn.phase.until):
                     continue
@@ -118,17 +130,26 @@ class Stage:
         if turn.phase.message is not None:
             self.post(worker, turn.phase.message)
 
-    def _listen(self, until: float, worker: Worker) -> None:
-        self._kept += self._hear(until)
-        if time.perf_counter() > until:
-            raise _gone(worker, f"did not answer within {self._patience_s:g} s")
+    def _check(self, worker: Worker, since: float) -> None:
+        """Raises PipelineError where the worker, asked at `since`, is given up."""
+        now = time.perf_counter()
+        heard = max(since, self._heard.get(worker, since), self._awake)
+        for begin, limit_s in ((since, self._patience_s), (heard, self.silence_s)):
+            if now - begin > limit_s:
+                raise _gone(worker, f"did not answer within {limit_s:g} s")
 
-    def _hear(self, until: float) -> list[tuple[Worker, object]]:
-        said = self._crew.receive(min(_TICK_S, max(until - time.perf_counter(), 0.0)))
+    def _hear(self) -> list[tuple[Worker, object]]:
+        """What workers said, but that they are alive; waits a little for something."""
+        begin = time.perf_counter()
+        said = self._crew.receive(_TICK_S)
+        now = time.perf_counter()
+        if now - begin > 2 * _TICK_S:
+            self._awake = now
+        self._heard |= dict.fromkeys((worker for worker, _ in said), now)
         for worker, message in said:
             if isinstance(message, Gone):
                 raise _gone(worker, message.why)
-        return said
+        return [(worker, message) for worker, message in said if not isinstance(message, Alive)]
 
 
 def _gone(worker: Worker, why: str) -> PipelineError:

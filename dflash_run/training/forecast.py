@@ -89,8 +89,18 @@ def placed(prepared: Preparation) -> Pipeline:
 
 def compared(forecast: Forecast, foresight: Foresight, measured: Mapping[str, Any]) -> dict[str, Any]:
     """The summary's `prediction`: predicted, measured and their relative difference; what moved; the warnings."""
-    predicted = forecast.summary
     moved = foresight.over_all()
+    return {
+        "profile": str(forecast.profile),
+        "profile_sha256": forecast.sha256,
+        **compared_rates(forecast.summary, measured),
+        "moved": None if moved is None else moved.sentence(),
+        "warnings": list(foresight.warnings),
+    }
+
+
+def compared_rates(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Of two summaries: rates and time as predicted and as measured, and their relative difference."""
     rows = {}
     for name, at in (
         ("tokens_per_s", ("throughput", "tokens_per_s")),
@@ -99,13 +109,7 @@ def compared(forecast: Forecast, foresight: Foresight, measured: Mapping[str, An
     ):
         a, b = _at(predicted, at), _at(measured, at)
         rows[name] = {"predicted": a, "measured": b, "difference": a / b - 1 if a is not None and b else None}
-    return {
-        "profile": str(forecast.profile),
-        "profile_sha256": forecast.sha256,
-        **rows,
-        "moved": None if moved is None else moved.sentence(),
-        "warnings": list(foresight.warnings),
-    }
+    return rows
 
 
 def _at(summary: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:

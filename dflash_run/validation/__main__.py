@@ -13,11 +13,29 @@ from dflash_run.validation.company import company_for
 from dflash_run.validation.kept import TABLE
 from dflash_run.validation.overlay import draw_missing
 from dflash_run.validation.table import text
-from policies.faults import Fault
+from dflash_run.validation.whole import IncompleteRun
+from dflash_sim.timings_file import TimingsError
+from policies.batches import BatchPlanError
+from policies.faults import Fault, PipelineError, one_line
+from policies.trace import TraceError
+from reports.commands import COMPLETE, UNUSABLE, run_and_exit
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns 1 where a prediction drifted or what is kept is not whole, 2 where nothing is selected."""
+    """Returns 1 where a prediction drifted, a run was incomplete or what is kept is not whole, 2 where nothing is
+    selected or can be run. An interrupt is the caller's."""
+    try:
+        return _main(arguments)
+    except (PipelineError, BatchPlanError, TimingsError, TraceError) as error:
+        lines = str(error).splitlines()
+    except OSError as error:
+        lines = [one_line(f"{error.filename or 'file'}: {error.strerror or error}")]
+    for line in lines:
+        print(line, file=sys.stderr)
+    return UNUSABLE
+
+
+def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m dflash_run.validation", description=__doc__)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--part", choices=PARTS, help="run the cases of this part; left out: check what is kept")
@@ -69,6 +87,7 @@ def run(cases: Sequence[Case], out: Path, work: Path, gpus: int, *, again: bool)
     if not wanted:
         print(f"all have a table in {out}; --again runs them again", file=sys.stderr)
         return 0
+    status = COMPLETE
     with company_for(wanted, work, gpus) as company:
         for case in wanted:
             print(f"{case.name}: about {case.minutes:g} min", file=sys.stderr)
@@ -76,11 +95,16 @@ def run(cases: Sequence[Case], out: Path, work: Path, gpus: int, *, again: bool)
             if again and folder.exists():
                 for file in folder.iterdir():
                     file.unlink()
-            table = validate(case, folder, work, company, lambda what: print(f"  {what}", file=sys.stderr))
+            try:
+                table = validate(case, folder, work, company, lambda what: print(f"  {what}", file=sys.stderr))
+            except IncompleteRun as error:
+                status = 1
+                print(one_line(f"{case.name}: {error}; no table is kept, run it again"), file=sys.stderr)
+                continue
             print(f"{case.name}\n{text(table)}\n")
             draw_missing(folder)
-    return 0
+    return status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run_and_exit(main)

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from dflash_run.training.forecast import Forecast, compared, forecast
-from dflash_run.training.train import train
 from dflash_run.validation.cases import Case
 from dflash_run.validation.company import Company
 from dflash_run.validation.kept import SUMMARY, TABLE, table_of
 from dflash_run.validation.table import Limits, Row, as_json
-from dflash_sim.prediction import Run, prepare, summary_of
+from dflash_run.validation.whole import train_whole
+from dflash_sim.prediction import Run, prepare
 from dflash_sim.records import RECORDS, check_records
 from dflash_sim.replay import dispatcher_of, replay
-from reports.summary import finite, to_json, write_text
+from reports.summary import finite, to_json, write_bytes, write_text
 from reports.tracefile import read_trace
 from reports.tracelayout import FILE as TRACE
 
@@ -31,7 +31,10 @@ def validate(
     company: Company,
     progress: Callable[[str], None] = lambda what: None,
 ) -> list[Row]:
-    """Profile, predict, train, compare; what is to be kept goes to `out`, the rest to `work`."""
+    """Profile, predict, train, compare; what is to be kept goes to `out`, the rest to `work`.
+
+    Of a run that is not whole nothing is kept but profile and prediction. Raises as `train_whole` does.
+    """
     prepared = company.prepare(case, work)
     profile = company.profile(prepared, case, out, progress)
     foretold = forecast(prepared, profile, company.place)
@@ -50,15 +53,14 @@ def validate(
         if (warning := foresight.look(now)) is not None:
             progress(warning)
 
-    run, told = train(prepared, folder, hire=company.hire, watch=watch, run=run, kind=company.kind)
-    summary = summary_of(run, kind=company.kind, **told)
+    summary = train_whole(prepared, folder, hire=company.hire, watch=watch, run=run, kind=company.kind)
     summary["prediction"] = finite(compared(foretold, foresight, summary))
-    write_text(out / SUMMARY, to_json(summary))
-    (out / TRACE).write_bytes((folder / TRACE).read_bytes())
     for line in faults_of(folder):
         progress(line)
-    table = table_of(foretold, summary, read_trace(out), limits_of(case))
-    write_text(out / TABLE, to_json({"case": case.name, "rows": as_json(table)}))
+    table = table_of(foretold, summary, read_trace(folder), limits_of(case))
+    write_text(out / SUMMARY, to_json(summary))
+    write_bytes(out / TRACE, (folder / TRACE).read_bytes())
+    write_text(out / TABLE, to_json({"case": case.name, "rows": as_json(table)}))  # last: it says that all is there
     return table
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from dflash_run.validation import ranking
+from dflash_run.validation.agreement import AGAIN, lines, table_differences
 from dflash_run.validation.cases import Case
 from dflash_run.validation.chain import limits_of
 from dflash_run.validation.kept import FILES, TABLE, Remade, kept_part, remake
 from dflash_run.validation.overlay import draw_missing
 from dflash_run.validation.table import as_json, text
-from policies.faults import Fault, one_line
+from policies.faults import Fault, one_line, shown
 
-_AGAIN: Final = "restore the folder (`git checkout`), or run the case again with --part, --case and --again"
 _MOST: Final = 300
 """Characters that are told of why a folder cannot be used."""
 
@@ -52,8 +52,13 @@ def _failed(faults: Sequence[str]) -> int:
 
 
 def _strays(out: Path, names: set[str]) -> Iterator[str]:
+    """What lies there and is not checked, though it looks as if it were."""
     for folder in sorted(out.iterdir()):
-        if folder.is_dir() and folder.name not in names:
+        dead = folder.is_symlink() and not folder.exists()
+        if dead or (folder.name in names and not folder.is_dir()):
+            what = f"it is a link to {folder.readlink()}, which is not there" if dead else "it is a file"
+            yield one_line(f"{folder}: must be a folder; {what}; {AGAIN}")
+        elif folder.is_dir() and folder.name not in names:
             yield one_line(f"{folder}: no case has this name; remove the folder, or give it a case's name")
 
 
@@ -61,14 +66,14 @@ def _checked(case: Case, folder: Path, tables: Tables) -> list[str]:
     """Faults of one folder; its table goes to `tables` if there are none."""
     missing = [name for name in FILES if not (folder / name).is_file()]
     if missing:
-        return [f"{case.name}: {', '.join(missing)}: missing; {_AGAIN}"]
+        return [f"{case.name}: {', '.join(missing)}: missing; {AGAIN}"]
     try:
         remade, faults = _compared(case, folder)
         told = text(remade.table)
         draw_missing(folder)
         kept = kept_part(folder, TABLE, "rows")
     except Exception as error:  # a file that was damaged in whatever way: the others are still to be checked
-        return [f"{case.name}: cannot be worked out again: {_why(error)}; {_AGAIN}"]
+        return [f"{case.name}: cannot be worked out again: {_why(error)}; {AGAIN}"]
     print(f"{case.name}\n{told}\n")
     if not faults:
         tables[case.name] = kept
@@ -80,30 +85,28 @@ def _compared(case: Case, folder: Path) -> tuple[Remade, list[str]]:
     faults = list(remade.drifts)
     named = kept_part(folder, TABLE, "case")
     if named != case.name:
-        faults.append(str(Fault(f"{folder / TABLE}: case", named, f"must be {case.name}, as the folder", _AGAIN)))
+        faults.append(str(Fault(f"{folder / TABLE}: case", named, f"must be {case.name}, as the folder", AGAIN)))
     return remade, faults + differences(case.name, kept_part(folder, TABLE, "rows"), as_json(remade.table))
 
 
 def _why(error: Exception) -> str:
     """The first line of an error, its kind where it was not written for people."""
     said = (str(error).splitlines() or [""])[0]
-    if not isinstance(error, (ValueError, OSError)):
+    if isinstance(error, KeyError):
+        said = f"the key {said} is missing"
+    elif not isinstance(error, (ValueError, OSError)):
         said = f"{type(error).__name__}: {said}"
     return said if len(said) <= _MOST else said[:_MOST] + "…"
 
 
-def differences(name: str, kept: list[dict[str, object]], remade: list[dict[str, object]]) -> list[str]:
+def differences(name: str, kept: Any, remade: list[dict[str, Any]]) -> list[str]:
     """Rows of a kept table that its own files do not give, but for the drift that predictions may have."""
-    if [row["quantity"] for row in kept] != [row["quantity"] for row in remade]:
-        return [f"{name}: the kept table has other rows than its files give"]
-    return [
-        f"{name}: {a['quantity']}: measured {a['measured']} in the table, {b['measured']} by the trace"
-        for a, b in zip(kept, remade, strict=True)
-        if not _same(a["measured"], b["measured"])
-    ]
-
-
-def _same(a: object, b: object) -> bool:
-    if isinstance(a, float) and isinstance(b, float):
-        return abs(a - b) <= 1e-6 * max(abs(a), abs(b), 1.0)
-    return a == b
+    file, wanted = f"{name}: {TABLE}", [row["quantity"] for row in remade]
+    rows = kept if isinstance(kept, list) else []
+    found = [row.get("quantity") if isinstance(row, dict) else None for row in rows]
+    if found == wanted:
+        return lines(file, list(table_differences(rows, remade)))
+    missing, unknown = [each for each in wanted if each not in found], [each for each in found if each not in wanted]
+    said = [f"without {shown(missing)}"] * bool(missing) + [f"with {shown(unknown)}"] * bool(unknown)
+    rule = "must be the rows that its files give, in their order"
+    return [f"{file}: rows: {' and '.join(said) or 'in another order'}; {rule}; {AGAIN}"]

@@ -1,7 +1,6 @@
 """Where the workers of validated cases come from, and the profiles that cases share."""
 
 import contextlib
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,15 +15,17 @@ from dflash_run.profiling.measuring import Effort
 from dflash_run.profiling.pairs import pairs_of, trio_of
 from dflash_run.profiling.profile import WORK, profile
 from dflash_run.training.preparation import Preparation, prepare_training
-from dflash_run.training.train import Hire, train
+from dflash_run.training.train import Hire
 from dflash_run.training.troupe import Troupe
 from dflash_run.transport.parcel import HEAD_BYTES
 from dflash_run.validation.cases import KEPT, NEW, THREADS, Case
 from dflash_run.validation.kept import PROFILE
+from dflash_run.validation.whole import train_whole
 from dflash_sim.fitting import save_timings
 from dflash_sim.settings import PROCESSES
 from policies.batches import BatchPlan
 from policies.loading import from_mapping
+from reports.summary import write_bytes
 
 _EFFORTS: Final = {
     NEW: Effort(),
@@ -74,8 +75,7 @@ class Company:
         """The case's profile, in `out`: measured now, or by a case before of which all is the same that it tells."""
         path, key = out / PROFILE, _told_by(prepared, case)
         if not path.exists() and key in self.profiles:
-            out.mkdir(parents=True, exist_ok=True)
-            shutil.copy(self.profiles[key], path)
+            write_bytes(path, self.profiles[key].read_bytes())
         if not path.exists():
             effort = self.effort or _EFFORTS[case.workers]
             found = profile(
@@ -100,7 +100,7 @@ class Company:
         progress("warming up")
         chosen = varied(prepared.leg, _WARM[case.workers] * (topology.targets + topology.drafters))
         few = replace(prepared, leg=prepared.leg.select(chosen), ids=[prepared.ids[each] for each in chosen])
-        train(few, folder, hire=self.hire)
+        train_whole(few, folder, hire=self.hire)
         self.played.add(key)
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -9,7 +10,8 @@ from typing import Any, Final
 import numpy as np
 
 from dflash_run.training.forecast import FILE as PREDICTION
-from dflash_run.training.forecast import Forecast, foretold
+from dflash_run.training.forecast import Forecast, compared_rates, foretold
+from dflash_run.validation.agreement import AGAIN, Difference, differences_of, drifting, lines
 from dflash_run.validation.table import Limits, Row, rows
 from dflash_sim.fitting import fit_trace
 from dflash_sim.foresight import Timeline, end_of
@@ -17,7 +19,7 @@ from dflash_sim.prediction import simulate
 from dflash_sim.prediction import summary_of as simulated_summary
 from dflash_sim.timings import MeasuredTimes
 from policies.batches import BatchPlan
-from policies.faults import ABSENT, Fault
+from policies.faults import ABSENT, Fault, PipelineError
 from policies.loading import from_mapping
 from policies.pipeline import Pipeline
 from reports.recorded import read_recorded
@@ -30,8 +32,10 @@ SUMMARY: Final = "summary.json"
 TABLE: Final = "table.json"
 FILES: Final = (TABLE, PROFILE, PREDICTION, SUMMARY, TRACE)
 """What a case's folder must hold."""
-DRIFT: Final = 0.01
-"""How far a prediction made again may lie from the one that was kept."""
+_UNTOLD: Final = frozenset({"versions", "alternatives", "failures", "memory"})
+"""Parts of a summary that a trace does not give, or that say where it was made."""
+_DETAILS: Final = _UNTOLD | {"mixing", "max_outstanding", "timings_used", "timings_doubted", "config"}
+"""Parts of a prediction's summary that are not held against it; its config is held against the run's."""
 _DRAWS: Final = 16
 """Predictions whose mean tells workers' shares and lanes' depths."""
 _EARLY: Final = 0.1
@@ -44,7 +48,7 @@ class Remade:
 
     table: list[Row]
     drifts: list[str]
-    """Predictions that are no longer what they were, or not of this profile, a line each."""
+    """What prediction and summary say that is not what their files give, a line each."""
 
 
 def plan_of_trace(trace: Trace) -> BatchPlan:
@@ -154,27 +158,94 @@ def kept_mapping(folder: Path, file: str, *keys: str) -> dict[str, Any]:
     return found
 
 
+def kept_number(folder: Path, file: str, *keys: str) -> float:
+    """`kept_part` of what must be a number."""
+    found = kept_part(folder, file, *keys)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        raise ValueError(str(Fault(f"{folder / file}: {'.'.join(keys)}", found, "must be a number")))
+    return found
+
+
 def kept_pipeline(folder: Path) -> Pipeline:
     """What was trained, by the prediction's file."""
     config = kept_mapping(folder, PREDICTION, "summary", "config")
-    return from_mapping({key: value for key, value in config.items() if key != "timings"})
+    try:
+        return from_mapping({key: value for key, value in config.items() if key != "timings"})
+    except PipelineError as error:
+        raise ValueError(f"{folder / PREDICTION}: summary.config: {error.faults[0]}") from None
 
 
 def remake(folder: Path, limits: Limits) -> Remade:
     """Predict and compare again from a case's folder."""
-    trace = read_trace(folder)
-    kept = kept_mapping(folder, PREDICTION, "summary")
-    forecast = foretold(kept_pipeline(folder), plan_of_trace(trace), folder / PROFILE)
-    measured = summary_of(read_recorded(folder))
-    measured["training"] = kept_mapping(folder, SUMMARY, "training")
-    drifts = _other_profile(folder)
-    for name, before, now in (
-        ("tokens_per_s", kept["throughput"]["tokens_per_s"], forecast.summary["throughput"]["tokens_per_s"]),
-        ("makespan_s", kept["makespan_s"], forecast.summary["makespan_s"]),
-    ):
-        if not abs(now / before - 1) <= DRIFT:  # not a number is a drift, too
-            drifts.append(f"{folder.name}: {name}: predicted {now:.6g} now, {before:.6g} before the run")
-    return Remade(table=table_of(forecast, measured, trace, limits), drifts=drifts)
+    trace, measured = read_trace(folder), summary_of(read_recorded(folder))
+    other = _other_config(folder, measured)
+    # A prediction of another pipeline fits no trace: then what the run itself was is predicted.
+    pipeline = from_mapping(measured["config"]) if other else kept_pipeline(folder)
+    forecast = foretold(pipeline, plan_of_trace(trace), folder / PROFILE)
+    prediction = lines(f"{folder.name}: {PREDICTION}", [*other, *_prediction_drifts(folder, forecast)])
+    drifts = [*_other_profile(folder), *prediction, *_summary_faults(folder, measured, predicted=not prediction)]
+    table = table_of(forecast, measured | {"training": _kept_training(folder)}, trace, limits)
+    return Remade(table=table, drifts=drifts)
+
+
+def _other_config(folder: Path, measured: Mapping[str, Any]) -> list[Difference]:
+    """Where the prediction is of another pipeline than its run."""
+    kept = kept_mapping(folder, PREDICTION, "summary", "config")
+    return list(differences_of(_of_run(kept), _of_run(measured["config"]), at=("summary", "config")))
+
+
+def _prediction_drifts(folder: Path, forecast: Forecast) -> Iterator[Difference]:
+    """What the prediction says that its profile does not."""
+    kept, remade = kept_mapping(folder, PREDICTION, "summary"), forecast.summary
+    found = differences_of(_without(kept, _DETAILS), _without(remade, _DETAILS), drifting(remade), ("summary",))
+    yield from found
+    yield from differences_of(kept_mapping(folder, PREDICTION).get("kind", ABSENT), "prediction", at=("kind",))
+
+
+def _summary_faults(folder: Path, measured: dict[str, Any], *, predicted: bool) -> list[str]:
+    """What the summary says that the trace does not; that only a part of the work was done.
+
+    `predicted`: whether the kept prediction can be trusted, which the summary repeats.
+    """
+    kept, said = kept_mapping(folder, SUMMARY), kept_mapping(folder, SUMMARY, "prediction")
+    remade = _without(measured, _UNTOLD)
+    told = compared_rates(kept_mapping(folder, PREDICTION, "summary"), measured) if predicted else {}
+    found = [
+        *differences_of({key: kept.get(key, ABSENT) for key in remade}, remade),
+        *differences_of({key: said.get(key, ABSENT) for key in told}, told, at=("prediction",)),
+    ]
+    faults = lines(f"{folder.name}: {SUMMARY}", found)
+    return faults + [f"{folder.name}: {why}; {AGAIN}" for why in cut_short(measured)]
+
+
+def cut_short(summary: Mapping[str, Any]) -> list[str]:
+    """Why a run is no whole one, which alone can be put beside its prediction; nothing for a whole one."""
+    planned, trained = (summary["batches"][key] for key in ("planned", "trained"))
+    lost = [worker["name"] for worker in summary["workers"] if worker["lost"]]
+    whole = summary["stop_reason"] == "data_exhausted" and planned == trained
+    part = f"incomplete ({summary['stop_reason']}): {trained:,} of {planned:,} batches trained"
+    return [part] * (not whole) + [f"lost {', '.join(lost)}"] * bool(lost)
+
+
+def _without(summary: Mapping[str, Any], keys: frozenset[str]) -> dict[str, Any]:
+    return {key: value for key, value in summary.items() if key not in keys}
+
+
+def _of_run(config: Any) -> Any:
+    """What a prediction's config has in common with its run's: not where times are from, nor how devices are named."""
+    if not isinstance(config, dict) or not isinstance(config.get("topology"), dict):
+        return config
+    return _without(config, frozenset({"timings"})) | {"topology": _without(config["topology"], frozenset({"devices"}))}
+
+
+def _kept_training(folder: Path) -> dict[str, Any]:
+    """What only the run itself knew, as far as a table needs it. Raises ValueError."""
+    for role in kept_mapping(folder, SUMMARY, "training", "forecast"):
+        kept_number(folder, SUMMARY, "training", "forecast", role, "total")
+    for worker in kept_mapping(folder, SUMMARY, "training", "peaks"):
+        kept_number(folder, SUMMARY, "training", "peaks", worker, "allocated")
+        kept_part(folder, SUMMARY, "training", "peaks", worker, "device")
+    return kept_mapping(folder, SUMMARY, "training")
 
 
 def _other_profile(folder: Path) -> list[str]:

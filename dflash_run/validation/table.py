@@ -143,16 +143,26 @@ def _share(worker: Mapping[str, Any], state: str) -> float | None:
     return worker[f"{state}_s"] / life if life else None
 
 
+def apart(a: float | None, b: float | None, measure: str) -> float | None:
+    """The difference of what was predicted to what was measured; None where one is not known."""
+    if a is None or b is None:
+        return None
+    if measure == POINTS:
+        return a - b
+    return a / b - 1 if b else None
+
+
 def _relative(name: str, a: float | None, b: float | None, limit: float, unit: str) -> Row:
-    difference = a / b - 1 if a is not None and b else None
-    return Row(
-        quantity=name, predicted=a, measured=b, difference=difference, limit=limit, unit=unit, measure=RELATIVE
-    )
+    return _told(name, a, b, limit, unit, RELATIVE)
 
 
 def _points(name: str, a: float | None, b: float | None, limit: float, unit: str) -> Row:
-    difference = a - b if a is not None and b is not None else None
-    return Row(quantity=name, predicted=a, measured=b, difference=difference, limit=limit, unit=unit, measure=POINTS)
+    return _told(name, a, b, limit, unit, POINTS)
+
+
+def _told(name: str, a: float | None, b: float | None, limit: float, unit: str, measure: str) -> Row:
+    difference = apart(a, b, measure)
+    return Row(quantity=name, predicted=a, measured=b, difference=difference, limit=limit, unit=unit, measure=measure)
 
 
 def _mean_points(

@@ -35,6 +35,10 @@ def edit(path: Path, *keys: str | int, value: Any) -> None:
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
+def read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
 def told(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, list[str]]:
     """(status, standard output, lines of the standard error)."""
     status = main([str(each) for each in arguments])
@@ -121,13 +125,138 @@ def test_a_profile_that_the_prediction_was_not_made_with_is_a_fault(
 def test_numbers_that_are_none_do_not_hide_a_drift(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(out / NAME / "prediction.json", "summary", "makespan_s", value=float("nan"))
     status, _, [fault] = told(capsys, "--out", out)
-    assert status == 1 and fault.startswith(f"{NAME}: makespan_s: predicted ")
+    assert status == 1 and fault.startswith(f"{NAME}: prediction.json: summary.makespan_s: got nan; must be 9.65")
 
 
 def test_a_table_of_another_case_is_told(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
     edit(out / NAME / "table.json", "case", value=OTHER)
     status, _, [fault] = told(capsys, "--out", out)
     assert status == 1 and f"must be {NAME}, as the folder" in fault
+
+
+def test_every_column_of_a_kept_table_is_held_against_its_files(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = out / NAME / "table.json"
+    rows = read(path)["rows"]
+    names = [row["quantity"] for row in rows]
+    at = {name: names.index(name) for name in ("throughput", "time to finish", "target/0 busy", "drafter/0 busy")}
+    edit(path, "rows", at["throughput"], "predicted", value=rows[0]["predicted"] * 1.5)
+    edit(path, "rows", at["time to finish"], "limit", value=0.5)
+    edit(path, "rows", at["target/0 busy"], "difference", value=0)
+    edit(path, "rows", at["drafter/0 busy"], "chance", value=10**400)
+    edit(path, "rows", names.index("shared mean depth"), "difference", value=0.0)  # a hundredth of nothing
+    status, _, faults = told(capsys, "--out", out)
+    assert status == 1 and [fault.split(": ")[:3] for fault in faults] == [
+        [NAME, "table.json", "throughput.predicted"],
+        [NAME, "table.json", "'time to finish'.limit"],
+        [NAME, "table.json", "'target/0 busy'.difference"],
+        [NAME, "table.json", "'drafter/0 busy'.chance"],
+        [NAME, "table.json", "'shared mean depth'.difference"],
+    ]
+    assert "got 0.5; must be 0.1, as worked out again; restore" in faults[1]
+
+
+def test_rows_that_are_missing_or_too_many_are_named(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = out / NAME / "table.json"
+    edit(path, "rows", value=[{"quantity": "luck"}, *read(path)["rows"][1:]])
+    status, _, [fault] = told(capsys, "--out", out)
+    assert status == 1 and f"{NAME}: table.json: rows: without ['throughput'] and with ['luck']" in fault
+
+
+def test_what_a_prediction_says_of_rates_times_and_workers_is_held_against_its_profile(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = out / NAME / "prediction.json"
+    summary = read(path)["summary"]
+    edit(path, "summary", "throughput", "slots_per_s", value=summary["throughput"]["slots_per_s"] * 1.02)
+    edit(path, "summary", "workers", 0, "busy_s", value=summary["workers"][0]["busy_s"] * 2)
+    edit(path, "summary", "lanes", 0, "mean", value=0.1)
+    edit(path, "summary", "eta_s", value=1)
+    edit(path, "summary", "verdict", "bottleneck", value="none")
+    edit(path, "summary", "verdict", "text", value=summary["verdict"]["text"].replace("drafter", "target"))
+    edit(path, "kind", value="simulation")
+    status, _, faults = told(capsys, "--out", out)
+    keys = {fault.removeprefix(f"{NAME}: prediction.json: ").split(":")[0] for fault in faults}
+    assert status == 1 and keys == {"kind"} | {f"summary.{key}" for key in (
+        "throughput.slots_per_s", "workers.0.busy_s", "lanes.0.mean", "eta_s", "verdict.bottleneck", "verdict.text")}
+    edit(path, "summary", value=summary | {"workers": []})
+    edit(path, "kind", value="prediction")
+    status, _, [fault] = told(capsys, "--out", out)
+    assert status == 1 and "summary.workers: got []; must be [{" in fault
+
+
+def test_what_a_summary_says_of_the_run_is_held_against_the_trace(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = out / NAME / "summary.json"
+    rate = read(path)["throughput"]["tokens_per_s"]
+    edit(path, "throughput", "tokens_per_s", value=rate * 1.0001)
+    edit(path, "config", "topology", "targets", value=7)
+    edit(path, "kind", value="rehearsal")
+    edit(path, "prediction", "tokens_per_s", "difference", value=0.0)
+    status, _, faults = told(capsys, "--out", out)
+    keys = [fault.removeprefix(f"{NAME}: summary.json: ").split(":")[0] for fault in faults]
+    assert status == 1
+    assert keys == ["kind", "throughput.tokens_per_s", "config.topology.targets", "prediction.tokens_per_s.difference"]
+    assert "got 7; must be 1, as worked out again; restore" in faults[2]
+
+
+@pytest.mark.parametrize("value", [2, 0, "many"])
+def test_a_prediction_of_another_pipeline_than_the_runs_is_named_by_its_key(
+    value: object, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(out / NAME / "prediction.json", "summary", "config", "topology", "targets", value=value)
+    status, _, [fault] = told(capsys, "--out", out)
+    assert status == 1 and "prediction.json: summary.config.topology.targets: got " in fault and "must be 1" in fault
+
+
+@pytest.mark.parametrize(
+    ("file", "keys"),
+    [
+        ("table.json", ("rows", 0, "measured")),
+        ("table.json", ("rows", 0, "chance")),
+        ("prediction.json", ("summary", "throughput")),
+        ("prediction.json", ("summary", "config", "training", "sync")),
+        ("prediction.json", ("kind",)),
+        ("prediction.json", ("profile", "sha256")),
+        ("summary.json", ("makespan_s",)),
+        ("summary.json", ("training", "forecast", "target", "total")),
+        ("summary.json", ("prediction",)),
+    ],
+    ids=str,
+)
+def test_a_key_that_is_not_there_is_told_as_missing(
+    file: str, keys: tuple[str | int, ...], out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = out / NAME / file
+    content = inner = read(path)
+    for key in keys[:-1]:
+        inner = inner[key]
+    del inner[keys[-1]]
+    path.write_text(json.dumps(content), encoding="utf-8")
+    status, _, faults = told(capsys, "--out", out)
+    assert status == 1 and str(keys[-1]) in faults[0] and file in faults[0]
+    assert ("is missing" in faults[0] or "must be there" in faults[0]) and "KeyError" not in faults[0]
+
+
+def test_a_case_that_is_a_dead_link_or_a_file_is_not_passed_over(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (out / OTHER).symlink_to(out / "gone")
+    (out / "gpu-1-1").write_text("")
+    (out / "README.md").write_text("")
+    status, _, faults = told(capsys, "--out", out)
+    assert status == 1 and len(faults) == 2
+    assert f"{OTHER}: must be a folder; it is a link to {out / 'gone'}, which is not there; restore" in faults[0]
+    assert "gpu-1-1: must be a folder; it is a file; restore" in faults[1]
+
+
+def test_differences_without_end_are_counted(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = out / NAME / "table.json"
+    edit(path, "rows", value=[row | {"limit": 1.0} for row in read(path)["rows"]])
+    status, _, faults = told(capsys, "--out", out)
+    assert status == 1 and len(faults) == 11 and "table.json: 2 more keys differ; restore" in faults[-1]
 
 
 def test_only_cases_that_differ_in_nothing_but_policy_are_ranked() -> None:

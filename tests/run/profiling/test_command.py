@@ -1,0 +1,61 @@
+"""`dflash-run profile`: what it refuses before it measures anything."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from dflash_run.cli import app
+from reports.commands import guarded
+from tests.run.training.cases import training_file
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "training.json"
+    path.write_text(json.dumps(training_file(tmp_path, timings={"file": str(tmp_path / "old.json")})))
+    (tmp_path / "old.json").write_text("{}")
+    return path
+
+
+def refused(capsys: pytest.CaptureFixture[str], file: Path, out: Path, *more: str) -> list[str]:
+    status = guarded(app, ["profile", str(file), "-o", str(out), *more])
+    said = capsys.readouterr()
+    assert status == 2 and not said.out
+    return said.err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("training.json", "FILE"),
+        ("x/../training.json", "FILE"),
+        ("link.json", "FILE"),
+        ("data-24-24.jsonl", "data.path"),
+        ("old.json", "timings.file"),
+        ("target/config.json", "model.name_or_path"),
+    ],
+)
+def test_timings_never_replace_what_they_are_measured_with(
+    name: str, key: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "x").mkdir()
+    os.link(file, file.parent / "link.json")
+    out = file.parent / name
+    before = out.read_bytes()
+    [fault] = refused(capsys, file, out)
+    assert fault.startswith("-o: got '") and f"must be another file than {key} names" in fault
+    assert "give another, e.g. -o timings.json" in fault and out.read_bytes() == before
+
+
+def test_what_is_wrong_with_the_command_line_is_told_with_what_is_wrong_with_the_file(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = refused(capsys, file, file, "--multiprocessors", "8,8", "--set", "dispatch.depth=-1")
+    assert [fault.split(":")[0] for fault in faults] == ["--multiprocessors", "dispatch.depth", "-o"]
+
+
+def test_a_folder_is_no_file_for_timings(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    [fault] = refused(capsys, file, file.parent)
+    assert "must be a file; it is a folder" in fault
