@@ -33,7 +33,6 @@ def refused(capsys: pytest.CaptureFixture[str], file: Path, out: Path, *more: st
         ("x/../training.json", "FILE"),
         ("link.json", "FILE"),
         ("data-24-24.jsonl", "data.path"),
-        ("old.json", "timings.file"),
         ("target/config.json", "model.name_or_path"),
     ],
 )
@@ -47,6 +46,11 @@ def test_timings_never_replace_what_they_are_measured_with(
     [fault] = refused(capsys, file, out)
     assert fault.startswith("-o: got '") and f"must be another file than {key} names" in fault
     assert "give another, e.g. -o timings.json" in fault and out.read_bytes() == before
+
+
+def test_what_the_files_predictions_use_may_be_measured_anew(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    faults = refused(capsys, file, file.parent / "old.json", "--multiprocessors", "8,8")
+    assert [fault.split(":")[0] for fault in faults] == ["--multiprocessors"]
 
 
 def test_what_is_wrong_with_the_command_line_is_told_with_what_is_wrong_with_the_file(
