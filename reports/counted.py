@@ -65,8 +65,10 @@ def _fill(meter: WorkerMeter, spans: WorkerSpans, done: Durations, tokens: I64) 
     meter.seconds = spans.seconds().tolist()
     meter.end = meter.since = spans.end_s
     meter.stuck_since = spans.end_s - spans.stuck_s
-    if spans.stuck_s > 0 and spans.state[-1] in (BUSY, TRANSFER):
-        meter.unfinished = spans.stuck_s
+    if spans.stuck_s > 0:
+        meter.state = int(spans.state[-1])
+        if meter.state in (BUSY, TRANSFER):
+            meter.unfinished = spans.stuck_s
     meter.batches = len(done.batch)
     meter.tokens = int(tokens[done.batch].sum())
     if meter.batches:

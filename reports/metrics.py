@@ -105,6 +105,14 @@ class WorkerMeter:
         self.batches += 1
         self.tokens += tokens
 
+    def in_vain(self, state: int) -> float:
+        """Seconds in a state that tell no pace: what it never finished, and waiting for one that was then lost."""
+        own = 0.0
+        if self.end is not None and self.state == state and (self.lost or state in (BUSY, TRANSFER)):
+            own = self.end - self.stuck_since
+        awaited = {BUSY: self.awaited_busy, SYNC: self.awaited_sync}.get(state, 0.0)
+        return min(own + awaited, self.seconds[state])
+
     def awaited(self, state: int, since: float, until: float) -> None:
         """In this state it waited for one that is lost now; of several at once each second counts once."""
         seconds = max(until - max(since, self._awaited_until), 0.0)
