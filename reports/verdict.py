@@ -13,6 +13,7 @@ _LISTED: Final = 8
 """More workers than these are counted and not named."""
 _INFINITE: Final = float("inf")
 _TRY: Final = "compare the policies: `dflash-sim compare`"
+_ONLY: Final = "with one target and one drafter no policy gives more"
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,21 @@ class SoloRates:
 
 
 @dataclass(frozen=True)
+class Rates:
+    """What a run or a simulation gave, in tokens/s."""
+
+    whole: float
+    steady: float | None
+
+
+@dataclass(frozen=True)
 class Alternative:
     """What another policy would bring for the same work, from a simulation."""
 
     policy: str
     tokens_per_s: float
     gain: float
-    """Relative to the run: 0.115 is 11.5 % more."""
+    """Relative to the run, see `cautious`: 0.115 is 11.5 % more."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +92,19 @@ def judge(
         both = f"{name} ({ktok(low)}) and {next_name} ({ktok(next_low)})"
         return Verdict("balanced", f"balanced: {both} could both do no more; add to both or to neither")
     return Verdict(name, _BOUND[name](crew, rates))
+
+
+def cautious(base: Rates, changed: Rates) -> float:
+    """The gain of a change: the smaller of what the steady and the whole run's rate say, 0 where they disagree.
+
+    A quick simulation is short: its steady rate depends on where its warm-up is cut, its whole rate on its ends.
+    """
+    if base.whole <= 0:
+        return 0.0
+    gains = [changed.whole / base.whole - 1]
+    if base.steady and changed.steady:
+        gains.append(changed.steady / base.steady - 1)
+    return min(gains, key=abs) if min(gains) * max(gains) > 0 else 0.0
 
 
 def ktok(rate: float) -> str:
@@ -151,6 +173,8 @@ def _lost_time(crew: _Crew, steady: float, rates: SoloRates, alternatives: Seque
         mean = sum(life.share(BLOCKED) for life in blocked) / len(blocked)
         names = _named([life.meter for life in blocked])
         text += f" while {names} {'is' if len(blocked) == 1 else 'are'} blocked {mean:.0%}"
+    if len(crew.targets) == len(crew.drafters) == 1:
+        return Verdict("dispatch", f"{text}: {could}; {_ONLY}")
     otherwise = "no policy tried gives more" if alternatives else _TRY
     return Verdict("dispatch", f"{text}: {could}" + _advice(alternatives, otherwise))
 
