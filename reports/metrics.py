@@ -70,6 +70,12 @@ class WorkerMeter:
         self.first_working = 0.0
         """Busy and transfer seconds until its first batch was complete: compilation, left out of its solo rate."""
         self.first_tokens = 0
+        self.fed_batches = 0
+        """Drafters: batches that they had done when the last batch was given to a target."""
+        self.fed_tokens = 0
+        self.fed_working = 0.0
+        """Busy and transfer seconds until the last of these was complete: beyond it targets leave off, and who shared
+        a machine with them becomes faster."""
         self.hand = 0
         """Drafters: batches delivered and not computed."""
         self.ready = 0
@@ -104,6 +110,11 @@ class WorkerMeter:
             self.first_tokens = tokens
         self.batches += 1
         self.tokens += tokens
+
+    def fed(self) -> None:
+        """What it has just completed came while targets were still given batches."""
+        self.fed_batches, self.fed_tokens = self.batches, self.tokens
+        self.fed_working = self.seconds[BUSY] + self.seconds[TRANSFER]
 
     def in_vain(self, state: int) -> float:
         """Seconds in a state that tell no pace: what it never finished, and waiting for one that was then lost."""
@@ -311,6 +322,8 @@ class Metrics:
         meter.ready -= 1
         meter.turn(now, _idle_state(meter))
         meter.complete(self._tokens[batch])
+        if self.fed_at is None or now <= self.fed_at:
+            meter.fed()
 
     def _commit(self, now: float, step: int, batches: Sequence[int]) -> None:
         """An optimizer step was applied."""

@@ -142,13 +142,16 @@ def _solo(meter: WorkerMeter) -> float | None:
     """One worker's rate over its working time after its first batch; None if it never had a batch.
 
     What it did not finish is left out, and what a drafter that was then lost held up: both may last as long as the
-    watchdog waits, and say nothing of how fast a worker is.
+    watchdog waits, and say nothing of how fast a worker is. So is a drafter's time after the last batch was given
+    out, as in the steady rate: alone on a machine that it shared it would be faster.
     """
     if not meter.batches:
         return None
     seconds = meter.seconds[BUSY] + meter.seconds[TRANSFER] - meter.unfinished - meter.awaited_busy
-    tokens = meter.tokens
-    if meter.batches > 1:
+    tokens, batches = meter.tokens, meter.batches
+    if 1 < meter.fed_batches < batches and not meter.awaited_busy:
+        seconds, tokens, batches = meter.fed_working, meter.fed_tokens, meter.fed_batches
+    if batches > 1:
         tokens, seconds = tokens - meter.first_tokens, seconds - meter.first_working
     return tokens / seconds if seconds > 0 else _INFINITE
 
