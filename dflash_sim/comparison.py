@@ -19,7 +19,7 @@ from policies.builtin import BUILTIN
 from policies.loading import replaced
 from policies.pipeline import Pipeline
 from reports.statistics import Interval, SteadyRate, steady_rate, t_interval, t_quantile
-from reports.verdict import Alternative
+from reports.verdict import Alternative, Rates, cautious
 
 Progress = Callable[[float, float], None]
 Interrupted = Callable[[], bool]
@@ -88,14 +88,22 @@ def predict(
 def alternatives(pipeline: Pipeline, plan: BatchPlan, measured: MeasuredTimes | None) -> list[Alternative]:
     """What the other policies would give for the first batches of the same work, best first."""
     quick = plan.head(QUICK)
-    base = _rate(pipeline, quick, measured)
-    found = []
-    if base is not None:
-        for name, changes in _others(pipeline):
-            rate = _rate(replaced(pipeline, changes), quick, measured)
-            if rate is not None:
-                found.append(Alternative(name, rate, rate / base - 1))
-    return sorted(found, key=_preference)
+    others = dict(_others(pipeline))
+    if not others:
+        return []
+    base = _rates(pipeline, quick, measured)
+    changed = {name: _rates(replaced(pipeline, changes), quick, measured) for name, changes in others.items()}
+    return _alternatives(base, changed)
+
+
+def _alternatives(base: Rates, others: Mapping[str, Rates]) -> list[Alternative]:
+    """By steady rates, of those that have one; a gain must be one to the end of the work, too."""
+    if not base.steady:
+        return []
+    found = [(name, rates, rates.steady) for name, rates in others.items()]
+    return sorted(
+        [Alternative(name, steady, cautious(base, rates)) for name, rates, steady in found if steady], key=_preference
+    )
 
 
 def _preference(other: Alternative) -> tuple[float, bool, str]:
@@ -130,10 +138,8 @@ def compare(
 
 def _among(policy: str, figures: Mapping[str, Sequence[Figures]]) -> list[Alternative]:
     """What the other policies that are compared bring, best first."""
-    own = figures[policy][0].steady_tokens_per_s
-    others = {name: every[0].steady_tokens_per_s for name, every in figures.items() if name != policy}
-    found = [Alternative(name, rate, rate / own - 1) for name, rate in others.items() if own and rate]
-    return sorted(found, key=_preference)
+    rates = {name: Rates(every[0].tokens_per_s, every[0].steady_tokens_per_s) for name, every in figures.items()}
+    return _alternatives(rates.pop(policy), rates)
 
 
 def with_policy(pipeline: Pipeline, policy: str) -> Pipeline:
@@ -161,10 +167,13 @@ def _resampled(measured: MeasuredTimes | None, pipeline: Pipeline, seed: int) ->
 
 
 def _others(pipeline: Pipeline) -> Iterator[tuple[str, dict[str, object]]]:
+    topology = pipeline.topology
+    if topology.targets == topology.drafters == 1:
+        return  # whoever hands over, the same two work
     for policy in BUILTIN:
         if policy != pipeline.dispatch.policy and _allowed(pipeline, policy):
             yield policy, {"dispatch.policy": policy}
-    if pipeline.training.sync == "step" and pipeline.topology.drafters > 1:
+    if pipeline.training.sync == "step" and topology.drafters > 1:
         yield "sync: pooled", {"training.sync": "pooled"}
 
 
@@ -174,10 +183,11 @@ def _allowed(pipeline: Pipeline, policy: str) -> bool:
     return policy != "bucketed" or (bool(pipeline.data.buckets) and pipeline.dispatch.capacity is None)
 
 
-def _rate(pipeline: Pipeline, plan: BatchPlan, measured: MeasuredTimes | None) -> float | None:
+def _rates(pipeline: Pipeline, plan: BatchPlan, measured: MeasuredTimes | None) -> Rates:
     metrics = simulate(pipeline, plan=plan, measured=measured).metrics
     rate = steady_rate(metrics.times, metrics.trained_tokens, end=metrics.fed_at)
-    return rate.rate if isinstance(rate, SteadyRate) else None
+    whole = sum(metrics.trained_tokens) / metrics.now if metrics.now > 0 else 0.0
+    return Rates(whole, rate.rate if isinstance(rate, SteadyRate) else None)
 
 
 def _fill_in(summary: dict[str, Any], figures: Sequence[Figures]) -> None:

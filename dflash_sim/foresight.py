@@ -104,6 +104,8 @@ class Counted(NamedTuple):
     sync: float
     batches: float
     """Of drafters."""
+    held: float
+    """Seconds that lost workers spent on what they never finished; these are in none of the others."""
 
     @classmethod
     def of(cls, metrics: Metrics, trained: int) -> "Counted":
@@ -114,19 +116,24 @@ class Counted(NamedTuple):
             len(metrics.times),
             *_worked(metrics.targets),
             *_worked(drafters),
-            sum(meter.seconds[TRANSFER] for meter in drafters),
-            sum(meter.seconds[SYNC] for meter in drafters),
+            sum(meter.seconds[TRANSFER] - meter.in_vain(TRANSFER) for meter in drafters),
+            sum(meter.seconds[SYNC] - meter.in_vain(SYNC) for meter in drafters),
             sum(meter.batches for meter in drafters),
+            sum(_held(meter) for meter in (*metrics.targets, *drafters)),
         )
 
 
-NOTHING: Final = Counted(0, 0, 0, 0, 0, 0, 0, 0, 0)
+NOTHING: Final = Counted(0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 
 
 def _worked(meters: Sequence[WorkerMeter]) -> tuple[float, int]:
     warm = [meter for meter in meters if meter.batches]
-    busy = sum(max(meter.seconds[BUSY] - meter.first_working, 0.0) for meter in warm)
+    busy = sum(max(meter.seconds[BUSY] - meter.in_vain(BUSY) - meter.first_working, 0.0) for meter in warm)
     return busy, sum(meter.tokens - meter.first_tokens for meter in warm)
+
+
+def _held(meter: WorkerMeter) -> float:
+    return meter.end - meter.stuck_since if meter.lost and meter.end is not None else 0.0
 
 
 class Course:
@@ -277,6 +284,7 @@ def _pace(by: Counted, run: Run, tokens_per_s: float) -> Pace:
         targets=sum(not meter.lost for meter in run.metrics.targets),
         drafters=sum(not meter.lost for meter in run.metrics.drafters),
         tokens_per_s=tokens_per_s,
+        held_s_per_batch=_ratio(by.held, by.commits) or 0.0,
     )
 
 

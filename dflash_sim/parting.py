@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from reports.moved import SMALL, Pace
+from reports.moved import LOST, SMALL, Pace
 
 APART: Final = 0.10
 """A run and its prediction have parted when their rates differ by more."""
@@ -23,7 +23,7 @@ class Parting:
     """The side that moved most of what limits the run."""
 
     side: str
-    """`targets`, `drafters`, `longer data`, `shorter data`, `transfers`, `sync`, `topology` or `dispatch`."""
+    """`targets`, `drafters`, `longer data`, `shorter data`, `transfers`, `sync`, `lost workers` or `dispatch`."""
     what: str
     factor: float | None
     """Of that side's own time; None where the side is not one of time."""
@@ -81,8 +81,10 @@ def _candidates(before: Pace, after: Pace) -> Iterator[_Moved]:
         elif side == _limiting(after):
             excused = cost
         if are < were:
-            workers = f"{after.targets} + {after.drafters} workers instead of {before.targets} + {before.drafters}"
-            yield _Moved(Parting("topology", workers, None), side, then * slots * (1 / max(are, 1) - 1 / were))
+            yield _Moved(_fewer(before, after), side, then * slots * (1 / max(are, 1) - 1 / were))
+    if held := after.held_s_per_batch - before.held_s_per_batch:
+        # Whoever it was: at worst all the others stood until it was given up.
+        yield _Moved(_fewer(before, after), _limiting(after) or DRAFTERS, held)
     for side, what, was, by in (
         ("transfers", "exposed copying", before.transfer_s_per_batch, after.transfer_s_per_batch),
         ("sync", "waiting at steps", before.sync_s_per_batch, after.sync_s_per_batch),
@@ -95,6 +97,11 @@ def _candidates(before: Pace, after: Pace) -> Iterator[_Moved]:
         side = "longer data" if length > 1 else "shorter data"
         tiny = 1e-9 * (length - 1)  # named where nothing else is: a longer batch alone takes no longer a slot
         yield _Moved(Parting(side, "mean length", length), _limiting(after) or DRAFTERS, excused or tiny)
+
+
+def _fewer(before: Pace, after: Pace) -> Parting:
+    workers = f"{after.targets} + {after.drafters} workers instead of {before.targets} + {before.drafters}"
+    return Parting(LOST, workers, None)
 
 
 def _explained(factor: float, length: float) -> bool:

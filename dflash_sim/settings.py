@@ -37,6 +37,8 @@ def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
     sections = {name: section for name, section in config.items() if isinstance(section, Mapping)}
     found = {name: sections.get(section, {}).get(key) for name, (section, key) in _FROM_FILE.items()}
     taps = sections.get("model", {}).get("taps")
+    if (ahead := sections.get("dispatch", {}).get("prefetch")) is not None:
+        found["prefetch"] = "on" if ahead else "off"  # a drafter is timed with copies beside it, or without
     found["taps"] = len(taps) if isinstance(taps, list) else sections.get("memory", {}).get("taps")
     return {key: value for key, value in found.items() if value is not None}
 

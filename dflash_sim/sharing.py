@@ -22,6 +22,7 @@ what remains is settled and the next end is planned anew (processor sharing with
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Final
 
 import simpy
@@ -206,16 +207,39 @@ def _wait(service: _Service) -> float:
 
 def interference_of(pipeline: Pipeline, profile: Profile) -> Interference | None:
     """What the profile says of this topology; None where nobody slows anybody."""
+    devices, roles = _workers(pipeline, profile)
+    threads = _threads(profile) if "cpu" in devices else 1
+    found = composed(profile.interference, devices=devices, roles=roles, threads=threads)
+    return found if found.matters else None
+
+
+def unmeasured_pairs(pipeline: Pipeline, profile: Profile) -> list[str]:
+    """`drafter and drafter on the host`: pairs that the topology has and the profile, which has others, lacks."""
+    if not profile.interference.pairs:
+        return []  # fitted to a run, whose interference its samples hold, or nobody looked
+    devices, roles = _workers(pipeline, profile)
+    known = _known(profile.interference, COMPUTE)
+    found = {
+        f"{roles[i]} and {roles[j]} on {'one GPU' if _on_gpu(devices, i, j) else 'the host'}": None
+        for i, j in combinations(range(len(devices)), 2)
+        if (roles[i], roles[j], _on_gpu(devices, i, j)) not in known
+    }
+    return list(found)
+
+
+def _on_gpu(devices: Sequence[str | None], i: Index, j: Index) -> bool:
+    return devices[i] == devices[j] and str(devices[i]).startswith("cuda")
+
+
+def _workers(pipeline: Pipeline, profile: Profile) -> tuple[list[str | None], list[str]]:
+    """The device of each worker, None where nothing names it, and its role."""
     topology = pipeline.topology
     counts: dict[Role, int] = {"target": topology.targets, "drafter": topology.drafters}
     devices: list[str | None] = []
     for role, workers in counts.items():
         usual = "cpu" if profile.settings.get(f"{role}_device") == "cpu" else None
         devices += topology.named(role) or [usual] * workers
-    roles = [role for role, workers in counts.items() for _ in range(workers)]
-    threads = _threads(profile) if "cpu" in devices else 1
-    found = composed(profile.interference, devices=devices, roles=roles, threads=threads)
-    return found if found.matters else None
+    return devices, [role for role, workers in counts.items() for _ in range(workers)]
 
 
 def _threads(profile: Profile) -> int:
@@ -251,7 +275,7 @@ def composed(
         return [[1.0 if i == j else factor(pairs, i, j) for j in count] for i in count]
 
     def factor(pairs: Mapping[tuple[str, str, bool], float], i: int, j: int) -> float:
-        on_gpu = devices[i] == devices[j] and str(devices[i]).startswith("cuda")
+        on_gpu = _on_gpu(devices, i, j)
         found = pairs.get((roles[i], roles[j], on_gpu), 1.0)
         load = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
         if power is not None and on_gpu:

@@ -46,15 +46,25 @@ class Use:
         """A sentence for people where the times of modelled batches may be far off."""
         others = self.batches - self.resampled
         if not others or self.fit_error <= DOUBTED:
-            return None
+            return self._beyond()
         return (
             f"{self.role}: {others} of {self.batches} batches have times of a model that is {self.fit_error:.0%} off "
             "at the profiled shapes, and the prediction may be as far off; profile again on an idle machine"
         )
 
+    def _beyond(self) -> str | None:
+        if self.extrapolated <= BEYOND * self.batches:
+            return None
+        return (
+            f"{self.role}: {self.extrapolated} of {self.batches} batches lie beyond all that was profiled; "
+            "profile with these data"
+        )
+
 
 DOUBTED: Final = 0.2
 """A model's error above this is told."""
+BEYOND: Final = 0.5
+"""So is a larger share of extrapolated batches: a few at the ends of the range are usual."""
 Mask = NDArray[np.bool_]
 Shape = tuple[int, int, int | None]
 """(padded slots, padded length, anchors a sample)."""

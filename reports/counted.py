@@ -33,7 +33,8 @@ def metrics_of_columns(recorded: Recorded) -> Metrics:
     nothing = _Work(header.planned)
     metrics = Metrics(targets=header.targets, drafters=header.drafters, lanes=header.lanes, work=nothing)
     meters = [*metrics.targets, *metrics.drafters]
-    for meter, spans, done in zip(meters, worker_spans(recorded), durations(recorded), strict=True):
+    lives = list(zip(meters, worker_spans(recorded), durations(recorded), strict=True))
+    for meter, spans, done in lives:
         _fill(meter, spans, done, plan["tokens"])
     for kind, mine in (("target_lost", metrics.targets), ("drafter_lost", metrics.drafters)):
         for worker in recorded.worker[recorded.rows(kind)].tolist():
@@ -44,6 +45,8 @@ def metrics_of_columns(recorded: Recorded) -> Metrics:
     metrics.to_assign = header.planned - len(assigned) + len(recorded.rows("recompute"))
     if metrics.to_assign == 0 and len(assigned):
         metrics.fed_at = float(recorded.time_s[assigned[-1]])
+    for meter, spans, done in lives[header.targets :]:
+        _fill_fed(meter, spans, done, plan["tokens"], metrics.fed_at)
     metrics.place = places_of(recorded)
     metrics.trained_by = _trained_by(recorded)
     metrics.max_outstanding = _most_outstanding(recorded)
@@ -65,13 +68,24 @@ def _fill(meter: WorkerMeter, spans: WorkerSpans, done: Durations, tokens: I64) 
     meter.seconds = spans.seconds().tolist()
     meter.end = meter.since = spans.end_s
     meter.stuck_since = spans.end_s - spans.stuck_s
-    if spans.stuck_s > 0 and spans.state[-1] in (BUSY, TRANSFER):
-        meter.unfinished = spans.stuck_s
+    if spans.stuck_s > 0:
+        meter.state = int(spans.state[-1])
+        if meter.state in (BUSY, TRANSFER):
+            meter.unfinished = spans.stuck_s
     meter.batches = len(done.batch)
     meter.tokens = int(tokens[done.batch].sum())
     if meter.batches:
         meter.first_working = float(done.busy_s[0] + done.transfer_s[0])
         meter.first_tokens = int(tokens[done.batch[0]])
+
+
+def _fill_fed(meter: WorkerMeter, spans: WorkerSpans, done: Durations, tokens: I64, until: float | None) -> None:
+    """What a drafter had done by the time that the last batch was given to a target, if it was."""
+    count = len(done.end_s) if until is None else int((done.end_s <= until).sum())
+    if count:
+        seconds = spans.between(0.0, float(done.end_s[count - 1])).seconds()
+        meter.fed_batches, meter.fed_tokens = count, int(tokens[done.batch[:count]].sum())
+        meter.fed_working = float(seconds[BUSY] + seconds[TRANSFER])
 
 
 def _fill_lanes(meters: list[LaneMeter], recorded: Recorded) -> None:

@@ -70,6 +70,12 @@ class WorkerMeter:
         self.first_working = 0.0
         """Busy and transfer seconds until its first batch was complete: compilation, left out of its solo rate."""
         self.first_tokens = 0
+        self.fed_batches = 0
+        """Drafters: batches that they had done when the last batch was given to a target."""
+        self.fed_tokens = 0
+        self.fed_working = 0.0
+        """Busy and transfer seconds until the last of these was complete: beyond it targets leave off, and who shared
+        a machine with them becomes faster."""
         self.hand = 0
         """Drafters: batches delivered and not computed."""
         self.ready = 0
@@ -104,6 +110,19 @@ class WorkerMeter:
             self.first_tokens = tokens
         self.batches += 1
         self.tokens += tokens
+
+    def fed(self) -> None:
+        """What it has just completed came while targets were still given batches."""
+        self.fed_batches, self.fed_tokens = self.batches, self.tokens
+        self.fed_working = self.seconds[BUSY] + self.seconds[TRANSFER]
+
+    def in_vain(self, state: int) -> float:
+        """Seconds in a state that tell no pace: what it never finished, and waiting for one that was then lost."""
+        own = 0.0
+        if self.end is not None and self.state == state and (self.lost or state in (BUSY, TRANSFER)):
+            own = self.end - self.stuck_since
+        awaited = {BUSY: self.awaited_busy, SYNC: self.awaited_sync}.get(state, 0.0)
+        return min(own + awaited, self.seconds[state])
 
     def awaited(self, state: int, since: float, until: float) -> None:
         """In this state it waited for one that is lost now; of several at once each second counts once."""
@@ -303,6 +322,8 @@ class Metrics:
         meter.ready -= 1
         meter.turn(now, _idle_state(meter))
         meter.complete(self._tokens[batch])
+        if self.fed_at is None or now <= self.fed_at:
+            meter.fed()
 
     def _commit(self, now: float, step: int, batches: Sequence[int]) -> None:
         """An optimizer step was applied."""

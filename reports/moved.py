@@ -37,6 +37,10 @@ class Pace:
     drafters: int
     tokens_per_s: float | None
     """The steady rate, over the whole run where there is no steady one."""
+    lost: int = 0
+    """Workers that were lost. What one never finished, and what others waited for it, is in no pace."""
+    held_s_per_batch: float = 0.0
+    """Seconds that lost workers spent on what they never finished, per trained batch."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,9 @@ class Moved:
         return self.before != self.after if factor is None else abs(factor - 1) > SMALL
 
 
+LOST: Final = "lost workers"
 _SIDES: Final = (
+    (LOST, LOST, "workers", "lost"),
     ("targets", "step time", "s/slot", "target_s_per_slot"),
     ("drafters", "step time", "s/slot", "drafter_s_per_slot"),
     ("transfer", "exposed copying", "s/batch", "transfer_s_per_batch"),
@@ -89,7 +95,7 @@ def pace_of_summary(summary: Mapping[str, Any]) -> Pace:
     done = {role: sum(each["batches"] for each in mine) for role, mine in workers.items()}
     slots = {role: per_token * sum(each["tokens"] for each in mine) for role, mine in workers.items()}
     spent = {
-        (role, state): sum(each[f"{state}_s"] for each in mine)
+        (role, state): sum(each[f"{state}_s"] - (each.get("in_vain_s") or {}).get(state, 0.0) for each in mine)
         for role, mine in workers.items()
         for state in ("busy", "transfer", "sync")
     }
@@ -106,6 +112,7 @@ def pace_of_summary(summary: Mapping[str, Any]) -> Pace:
         targets=len(workers["target"]),
         drafters=len(workers["drafter"]),
         tokens_per_s=rates["steady_tokens_per_s"] or rates["tokens_per_s"],
+        lost=sum(bool(each.get("lost")) for each in summary["workers"]),
     )
 
 
@@ -124,6 +131,7 @@ def pace_of_metrics(metrics: Metrics, plan: Planned, tokens_per_s: float | None 
         targets=len(metrics.targets),
         drafters=len(metrics.drafters),
         tokens_per_s=tokens_per_s,
+        lost=sum(meter.lost for meter in (*metrics.targets, *metrics.drafters)),
     )
 
 
@@ -151,7 +159,7 @@ def moved_text(before: Pace, after: Pace) -> str:
 
 
 def _said(each: Moved) -> str:
-    name = each.what if each.side == "topology" else f"{each.side}: {each.what}"
+    name = each.what if each.side in ("topology", LOST) else f"{each.side}: {each.what}"
     scale, unit = (1e6, "µs/slot") if each.unit == "s/slot" else (1.0, each.unit)
     if unit == "share of slots":
         return f"{name} {_number(each.before, 100)} → {_number(each.after, 100)} %"
@@ -169,11 +177,11 @@ def _number(value: float | None, scale: float) -> str:
     return f"{scaled:,.0f}" if abs(scaled) >= 1000 else f"{scaled:.3g}"
 
 
-def _weight(each: Moved) -> tuple[bool, float]:
-    """Paces and topology before the data's shape, the larger change first."""
+def _weight(each: Moved) -> tuple[bool, bool, float]:
+    """Lost workers first, then paces and topology before the data's shape, the larger change first."""
     factor = each.factor
     size = 1.0 if factor is None or factor <= 0 else max(factor, 1 / factor)
-    return each.side != "data", size
+    return each.side == LOST, each.side != "data", size
 
 
 def _ratio(amount: float | None, per: float) -> float | None:
@@ -181,7 +189,7 @@ def _ratio(amount: float | None, per: float) -> float | None:
 
 
 def _seconds(meters: Sequence[WorkerMeter], state: int) -> float:
-    return sum(meter.seconds[state] for meter in meters)
+    return sum(meter.seconds[state] - meter.in_vain(state) for meter in meters)
 
 
 def _tokens(meters: Sequence[WorkerMeter]) -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from policies.batches import lag1_length_correlation
 from policies.ledger import HELD, LOST, PLACES, STAGED, TAKEN, TRAINED
-from reports.metrics import BUSY, STATES, LaneMeter, Metrics, WorkerMeter
+from reports.metrics import BUSY, STATES, SYNC, TRANSFER, LaneMeter, Metrics, WorkerMeter
 from reports.statistics import Eta, SteadyRate, remaining_time, steady_rate
 from reports.verdict import Alternative, judge
 
@@ -228,7 +228,14 @@ def _worker(meter: WorkerMeter) -> dict[str, Any]:
         "tokens": meter.tokens,
         "utilization": meter.seconds[BUSY] / lifetime if lifetime > 0 else None,
         "lost": meter.lost,
+        **_in_vain(meter),
     }
+
+
+def _in_vain(meter: WorkerMeter) -> dict[str, Any]:
+    """Seconds by state that gave nothing, where there are some: of the states above, but no part of a pace."""
+    found = {STATES[state]: seconds for state in (BUSY, SYNC, TRANSFER) if (seconds := meter.in_vain(state)) > 0}
+    return {"in_vain_s": found} if found else {}
 
 
 def _lane(lane: LaneMeter, makespan: float) -> dict[str, Any]:

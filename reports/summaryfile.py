@@ -49,6 +49,12 @@ class Throughput(_Part):
     ci95: Bounds | None = None
 
 
+class InVain(_Part):
+    busy: Amount = 0.0
+    sync: Amount = 0.0
+    transfer: Amount = 0.0
+
+
 class Worker(_Part):
     name: str
     role: str
@@ -61,6 +67,7 @@ class Worker(_Part):
     batches: Count
     tokens: Count
     lost: bool = False
+    in_vain_s: InVain = InVain()
 
 
 class Lane(_Part):

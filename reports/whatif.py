@@ -17,6 +17,7 @@ from typing import Any, Final
 from policies.faults import one_line
 from reports.runs import Run
 from reports.summaryfile import section
+from reports.verdict import Rates, cautious
 
 MOST_BATCHES: Final = 1_500
 """Batches that a quick simulation looks at."""
@@ -72,14 +73,6 @@ def question_of(run: Run, why: list[str] | None = None) -> dict[str, Any] | None
     batches = [{"tokens": tokens, "length": longest} for tokens, longest in zip(slots, length, strict=True)]
     data = {"batches": batches, **buckets}
     return {**kept, "topology": _plain(config["topology"]), "training": training, "data": data, "fitted": timings}
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What a simulation gave, in tokens/s."""
-
-    whole: float
-    steady: float | None
 
 
 class Questions:
@@ -161,19 +154,6 @@ class Questions:
             return None
         document = json.loads(text)
         return document if isinstance(document, dict) else None
-
-
-def cautious(base: Rates, changed: Rates) -> float:
-    """The gain of a change: the smaller of what the steady and the whole run's rate say, 0 where they disagree.
-
-    A quick simulation is short: its steady rate depends on where its warm-up is cut, its whole rate on its ends.
-    """
-    if base.whole <= 0:
-        return 0.0
-    gains = [changed.whole / base.whole - 1]
-    if base.steady and changed.steady:
-        gains.append(changed.steady / base.steady - 1)
-    return min(gains, key=abs) if min(gains) * max(gains) > 0 else 0.0
 
 
 def can_ask(config: Mapping[str, Any]) -> bool:

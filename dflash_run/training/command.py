@@ -110,7 +110,7 @@ def _print(people: Console, summary: dict[str, Any], title: str) -> None:
     print_run(people, summary, title)
     people.print(_learned(summary["training"]), highlight=False, markup=False)
     if "prediction" in summary:
-        people.print(_outcome(summary["prediction"]), highlight=False, markup=False)
+        people.print(_outcome(summary), highlight=False, markup=False)
 
 
 def _check_folder(folder: Path, prepared: Preparation) -> None:
@@ -219,19 +219,35 @@ def _learned(training: dict[str, object]) -> str:
 
 
 def _foretold(summary: dict[str, Any]) -> str:
-    """The prediction on a line, and a line for each role whose profile does not carry it."""
+    """The prediction on a line, and below it what it rests on and what speaks against it, a line each."""
     rate = summary["throughput"]["steady_tokens_per_s"] or summary["throughput"]["tokens_per_s"]
     line = f"prediction: {ktok(rate)}, {duration(summary['makespan_s'])}; {summary['verdict']['text']}"
-    return "\n".join([line, *(f"doubtful: {text}" for text in summary.get("timings_doubted", ()))])
+    used = (f"times: {text}" for text in summary.get("timings_used", ()))
+    return "\n".join([line, *used, *(f"doubtful: {text}" for text in summary.get("timings_doubted", ()))])
 
 
-def _outcome(told: dict[str, Any]) -> str:
+def _outcome(summary: dict[str, Any]) -> str:
     """How the prediction did, in a line or two."""
+    told = summary["prediction"]
     rate, span = told["tokens_per_s"], told["makespan_s"]
     parts = [
         f"{name} {show(row['predicted'])} predicted, {show(row['measured'])} measured ({row['difference']:+.1%})"
         for name, row, show in (("throughput", rate, ktok), ("time", span, duration))
         if row["difference"] is not None
     ]
+    if span["measured"] is None:
+        parts.append(_not_compared(summary, span))
     lines = ["; ".join(parts), *told["warnings"]]
     return "\n".join([*lines, told["moved"]] if told["moved"] else lines)
+
+
+def _not_compared(summary: dict[str, Any], span: dict[str, Any]) -> str:
+    """Why there is no time to the end to compare the predicted one with."""
+    trained, planned = summary["batches"]["trained"], summary["batches"]["planned"]
+    if trained == planned:
+        return f"time not compared: the predicted run ended after {duration(span['predicted'])} without all batches"
+    ended = f"the run ended after {duration(summary['makespan_s'])} with {trained:,} of {planned:,} batches trained"
+    text = f"time {duration(span['predicted'])} predicted, not compared: {ended}"
+    if span["foreseen"] is None:
+        return text
+    return f"{text}, and all of them would have taken {duration(span['foreseen'])} at its pace"

@@ -1,7 +1,7 @@
 """The prediction of a training, made before it starts and held beside it: its file, and the summary's part."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,8 @@ from policies.pipeline import Pipeline
 from reports.summary import to_json, write_text
 
 FILE: Final = "prediction.json"
+RESTS_ON: Final = ("timings_used", "timings_doubted")
+"""Keys of a summary that say where its times came from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,27 +95,49 @@ def compared(forecast: Forecast, foresight: Foresight, measured: Mapping[str, An
     return {
         "profile": str(forecast.profile),
         "profile_sha256": forecast.sha256,
-        **compared_rates(forecast.summary, measured),
+        **{key: forecast.summary[key] for key in RESTS_ON if key in forecast.summary},
+        **compared_rates(forecast.summary, measured, foresight.end),
         "moved": None if moved is None else moved.sentence(),
         "warnings": list(foresight.warnings),
     }
 
 
-def compared_rates(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Of two summaries: rates and time as predicted and as measured, and their relative difference."""
-    rows = {}
-    for name, at in (
-        ("tokens_per_s", ("throughput", "tokens_per_s")),
-        ("steady_tokens_per_s", ("throughput", "steady_tokens_per_s")),
-        ("makespan_s", ("makespan_s",)),
-    ):
-        a, b = _at(predicted, at), _at(measured, at)
-        rows[name] = {"predicted": a, "measured": b, "difference": a / b - 1 if a is not None and b else None}
-    return rows
+def compared_rates(
+    predicted: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    end: Callable[[], float | None] = lambda: None,
+) -> dict[str, dict[str, Any]]:
+    """Of two summaries: rates and time as predicted and as measured, and their relative difference.
+
+    `end`: when a run that stopped on the way would have ended.
+    """
+    rates = ("tokens_per_s", "steady_tokens_per_s")
+    rows = {name: _row(predicted["throughput"][name], measured["throughput"][name]) for name in rates}
+    return rows | {"makespan_s": _spans(predicted, measured, end)}
 
 
-def _at(summary: Mapping[str, Any], keys: tuple[str, ...]) -> float | None:
-    value: Any = summary
-    for key in keys:
-        value = value[key]
-    return None if value is None else float(value)
+def _spans(
+    predicted: Mapping[str, Any], measured: Mapping[str, Any], end: Callable[[], float | None]
+) -> dict[str, Any]:
+    """Times to the end: of all planned batches, or up to the same limit; what stopped on the way has none.
+
+    `foreseen` is when a run that did not train all of them would have ended at its own pace.
+    """
+    if _as_far(predicted, measured):
+        return _row(predicted["makespan_s"], measured["makespan_s"])
+    return _row(predicted["makespan_s"], None) | {"foreseen": None if _whole(measured) else end()}
+
+
+def _as_far(predicted: Mapping[str, Any], measured: Mapping[str, Any]) -> bool:
+    if _whole(predicted) and _whole(measured):
+        return True
+    return bool(measured["stop_reason"] == predicted["stop_reason"] == "max_steps")
+
+
+def _whole(summary: Mapping[str, Any]) -> bool:
+    return bool(summary["batches"]["trained"] == summary["batches"]["planned"])
+
+
+def _row(predicted: float | None, measured: float | None) -> dict[str, Any]:
+    difference = predicted / measured - 1 if predicted is not None and measured else None
+    return {"predicted": predicted, "measured": measured, "difference": difference}

@@ -18,7 +18,7 @@ from reports.draw.style import (
     short,
     styled,
 )
-from reports.moved import Moved
+from reports.moved import LOST, Moved
 from reports.summaryfile import is_finite
 from reports.verdict import ktok
 
@@ -35,7 +35,7 @@ def factors(changes: Sequence[Moved], before: str, after: str) -> Plate:
         down = factor < 0.995
         where, side = ((-4, 0), "right") if down else ((4, 0), "left")
         axis.annotate(f"{factor:.2f}×", (factor, row), where, textcoords="offset points", va="center", ha=side)
-    labels = [each.what if each.side in ("run", "topology") else f"{each.side}: {each.what}" for each in known]
+    labels = [each.what if each.side in ("run", "topology", LOST) else f"{each.side}: {each.what}" for each in known]
     axis.set_yticks(range(len(known)), labels)
     axis.set_ylim(len(known) - 0.5, -0.5)
     axis.set_xscale("log", base=2)

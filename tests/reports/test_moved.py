@@ -1,12 +1,19 @@
 """Which side moved: the record's slow drafters are named as slow, and waiting is never called a cause."""
 
+import json
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from dflash_sim.comparison import predict
 from reports.moved import moved, moved_text, pace_of_metrics, pace_of_summary
+from reports.summary import Facts, summarize, to_json
+from reports.summaryfile import checked_summary
 from tests.helpers import pipeline_of
+from tests.reports.test_verdict import HUNG_S, hung_in_step
 
 BEFORE: dict[str, Any] = {
     "topology": {"targets": 5, "drafters": 2},
@@ -69,3 +76,19 @@ def test_a_run_that_trained_nothing_has_no_paces_and_still_compares() -> None:
     text = moved_text(pace_of_summary(nothing), pace_of_summary(summary_of()))
     assert "drafters: step time unknown → " in text
     assert pace_of_summary(nothing).drafter_s_per_slot is None
+
+
+def test_a_drafter_that_hung_is_told_as_lost_and_slows_no_side() -> None:
+    metrics = hung_in_step(told_first=True, applied=True)
+    each = np.full(metrics.planned, 10)
+    plan = SimpleNamespace(count=metrics.planned, tokens=each, slots=each, samples=each // 10)
+    summary = summarize(metrics, plan, Facts(kind="training", policy="shared", seed=0, config={}))
+    drafters = [worker for worker in summary["workers"] if worker["role"] == "drafter"]
+    assert [worker["in_vain_s"]["busy"] for worker in drafters] == pytest.approx([HUNG_S, HUNG_S])
+    summary["lanes"] = []  # nothing was admitted to them
+    read = checked_summary(json.loads(to_json(summary)), Path("summary.json"))
+    for pace in (pace_of_summary(summary), pace_of_summary(read), pace_of_metrics(metrics, plan)):
+        assert pace.drafter_s_per_slot == pytest.approx(0.1)
+        assert pace.sync_s_per_batch == pace.transfer_s_per_batch == 0.0 and pace.lost == 1
+    clean = pace_of_summary(summary | {"workers": [worker | {"lost": False} for worker in summary["workers"]]})
+    assert moved_text(clean, pace_of_summary(summary)).startswith("lost workers 0 → 1; throughput")

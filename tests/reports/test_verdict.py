@@ -59,6 +59,23 @@ def test_the_times_of_a_life_add_up_at_any_moment_and_those_of_a_retired_target_
     assert metrics.life(metrics.targets[0], 99.0).length == 11.0
 
 
+def test_a_drafter_that_is_faster_once_the_targets_are_done_is_rated_while_they_worked() -> None:
+    """Five batches of two seconds beside a target, which is given its last batch at 10 s; then five of one second."""
+    metrics, now = metrics_of(10), 0.0
+    for batch in range(10):
+        assigned = [Assign(0, batch, 0)] if batch < 9 else []
+        metrics.observe([(0.0, "target_ready", (0,), assigned)])
+    for batch in range(10):
+        if now == 10.0:
+            metrics.observe([(now, "target_ready", (0,), [Assign(0, 9, 0)])])
+        metrics.observe([(now, "put", (), [Deliver(0, batch, 0, 0, 0, True)])])
+        metrics.observe([(now, "received", (0, batch), [])])
+        now += 2.0 if batch < 5 else 1.0
+        metrics.observe([(now, "computed", (0, batch), [])])
+    metrics.finish(now)
+    assert solo_rates(metrics, steady(5.0, 2.0, 10.0)).drafters == pytest.approx(5.0)
+
+
 def hung_in_step(*, told_first: bool, applied: bool) -> Metrics:
     """Two drafters, a batch and a second each, then a step; in the third step drafter 1 hangs and is given up.
 

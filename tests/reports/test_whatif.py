@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from reports.runs import Run
-from reports.whatif import MOST_BATCHES, Questions, Rates, can_ask, cautious, question_of, shortened
+from reports.verdict import Rates, cautious
+from reports.whatif import MOST_BATCHES, Questions, can_ask, question_of, shortened
 from tests.reports.test_runs import only, recorded_run
 
 SECTIONS: dict[str, Any] = {

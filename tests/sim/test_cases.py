@@ -5,9 +5,11 @@ import math
 
 import pytest
 
-from dflash_sim.comparison import compare, predict
+from dflash_sim.comparison import _alternatives, alternatives, compare, predict
+from dflash_sim.prediction import plan_of
 from dflash_sim.simulator import charged
 from reports.summary import is_incomplete, to_json
+from reports.verdict import Rates
 from tests.helpers import at, pipeline_of, summary_of_file
 
 LISTED = [{"target_seconds": 2.0 if k // 10 % 2 == 0 else 6.0} for k in range(1000)]
@@ -147,6 +149,24 @@ def test_the_verdict_on_the_field_record_names_the_starved_drafter_and_what_shar
     assert verdict["bottleneck"] == "dispatch"
     assert "drafter/2 is idle 43% of the time while targets 0, 1, 3 and 4 are blocked" in verdict["text"]
     assert "`shared` would give +11.6%" in verdict["text"]
+
+
+def test_a_policy_that_ends_no_sooner_gains_nothing_whatever_its_steady_rate() -> None:
+    others = {"rotating": Rates(41_450, 45_700), "shared": Rates(43_500, 45_000), "bucketed": Rates(44_000, None)}
+    found = _alternatives(Rates(41_470, 40_000), others)
+    assert [each.policy for each in found] == ["shared", "rotating"]
+    assert found[0].gain == pytest.approx(43_500 / 41_470 - 1) and found[1].gain == 0.0
+
+
+def test_with_one_target_and_one_drafter_no_policy_is_tried_or_named() -> None:
+    """Times vary and there is little depth between: each waits for the other now and then."""
+    sections = {"data": {"batches": 2000}, "dispatch": {"policy": "shared", "depth": 1}}
+    uneven = {"target": {"seconds": 1, "cv": 1.0}, "drafter": {"seconds": 1, "cv": 1.0}}
+    pipeline = pipeline_of(**sections, timings=uneven)
+    assert alternatives(pipeline, plan_of(pipeline), None) == []
+    verdict = summary_of_file(**sections, timings=uneven)["verdict"]
+    assert verdict["bottleneck"] == "dispatch"
+    assert verdict["text"].endswith("with one target and one drafter no policy gives more")
 
 
 @pytest.mark.parametrize("sync", ["none", "step"])

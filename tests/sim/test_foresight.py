@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from dflash_sim.foresight import Course, Foresight, Timeline, end_of
+from dflash_sim.foresight import Counted, Course, Foresight, Timeline, end_of
 from dflash_sim.prediction import Run, prepare, simulate
 from policies.pipeline import Pipeline
 from reports.tracefile import feed, read_trace
 from tests.helpers import pipeline_of
+from tests.reports.test_verdict import HUNG_S, STEPS, hung_in_step
 
 GROWING = [{"tokens": 1_000 + 10 * k, "length": 1_000 + 10 * k, "seconds": 1 + k / 100} for k in range(200)]
 
@@ -73,6 +74,14 @@ def test_a_side_that_comes_back_and_moves_the_other_way_is_named_again(tmp_path:
     assert len(foresight.warnings) == 2 and all("drafters: step time" in line for line in foresight.warnings)
     first, second = (float(line.split("step time ")[1].split("×")[0]) for line in foresight.warnings)
     assert first < 1 < second
+
+
+def test_what_a_hung_drafter_never_finished_and_others_waited_for_it_is_counted_apart() -> None:
+    counted = Counted.of(hung_in_step(told_first=True, applied=True), 0)
+    assert counted.held == pytest.approx(HUNG_S)
+    # Of 10 + 3 seconds the first batch of each is left out.
+    assert counted.drafter_busy == pytest.approx(STEPS + 3 - 2)
+    assert counted.sync == counted.transfer == 0.0
 
 
 def test_the_end_is_foreseen_after_a_tenth_of_a_run_that_slows_down_as_its_data_grow(tmp_path: Path) -> None:

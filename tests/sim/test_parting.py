@@ -40,11 +40,21 @@ def test_the_records_slow_run_reads_drafters_and_not_a_full_queue() -> None:
         ({"transfer_s_per_batch": 3.0}, "transfers: exposed copying 300× the profile"),
         ({"tokens_per_sample": 3_100, "drafter_s_per_slot": 1.3 / 10_100}, "longer data: mean length 1.5× the profile"),
         ({}, "dispatch: no side's own time moved: workers wait for each other otherwise"),
-        ({"targets": 1}, "topology: 1 + 2 workers instead of 5 + 2"),
+        ({"targets": 1}, "lost workers: 1 + 2 workers instead of 5 + 2"),
     ],
 )
 def test_planted_slow_downs_are_named_by_the_side_that_moved(after: dict[str, float], sentence: str) -> None:
     assert said(tokens_per_s=10_000, **after) == sentence
+
+
+def test_a_worker_that_hung_is_named_as_lost_whichever_side_limits_the_run() -> None:
+    after = {"tokens_per_s": 5_000, "targets": 4, "held_s_per_batch": 6.0, "drafter_s_per_slot": 1.2 / 10_100}
+    assert said(**after) == "lost workers: 4 + 2 workers instead of 5 + 2"
+
+
+def test_a_slow_side_is_still_named_where_a_lost_worker_held_up_little() -> None:
+    after = {"tokens_per_s": 8_400, "targets": 4, "held_s_per_batch": 0.1, "drafter_s_per_slot": 2.4 / 10_100}
+    assert said(**after) == "drafters: step time 2.4× the profile"
 
 
 def test_of_two_slow_sides_the_one_that_limits_is_named() -> None:

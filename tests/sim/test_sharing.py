@@ -9,7 +9,7 @@ import simpy
 
 from dflash_sim.comparison import predict
 from dflash_sim.prediction import simulate, summary_of
-from dflash_sim.sharing import Interference, Sharing
+from dflash_sim.sharing import Interference, Sharing, unmeasured_pairs
 from dflash_sim.sharing import composed as composed_of
 from dflash_sim.timings_file import TimingsError, build_profile, read_timings, write_timings
 from policies.loading import from_mapping
@@ -43,6 +43,33 @@ def ends(interference: Interference, work: list[tuple[int, float, float]]) -> di
         env.process(start(*each))
     env.run()
     return found
+
+
+@pytest.mark.parametrize(
+    ("devices", "missing"),
+    [
+        ({"targets": "cpu", "drafters": "cpu"}, ["drafter and drafter on the host"]),
+        ({"targets": "cuda:0", "drafters": ["cuda:0", "cuda:0"]},
+         ["target and drafter on one GPU", "drafter and drafter on one GPU"]),
+        ({"targets": "cuda:0", "drafters": ["cuda:1", "cuda:2"]}, ["drafter and drafter on the host"]),
+    ],
+)  # fmt: skip
+def test_pairs_that_the_topology_has_and_the_profile_lacks_are_named(
+    devices: dict[str, Any], missing: list[str], tmp_path: Path
+) -> None:
+    role = {"samples": [{"batch_size": 1, "length": 100, "seconds": [1.0]}]}
+    both = {"target": role, "drafter": role}
+    topology = {"targets": 1, "drafters": 2, "devices": devices}
+    path = tmp_path / "timings.json"
+    sections = {"topology": topology, "data": {"batches": 3}, "timings": {"file": str(path)}}
+    pipeline = from_mapping(sections | {"training": {"sync": "none"}}, for_simulation=True)
+    pairs = [pair("target", "drafter", 1.5, 1.2)]
+    known = build_profile(both | {"interference": {"pairs": pairs}})
+    assert unmeasured_pairs(pipeline, known) == missing
+    assert unmeasured_pairs(pipeline, build_profile(both)) == []
+    write_timings(known, path)
+    doubt = predict(pipeline)[1]["timings_doubted"][-1]
+    assert doubt.startswith(", ".join(missing)) and "no such pair" in doubt
 
 
 def test_two_workers_that_slow_each_other_by_two_share_like_one_processor() -> None:

@@ -356,6 +356,16 @@ def test_a_model_far_off_its_own_samples_is_doubted_in_words(spread: float, doub
         assert doubt.startswith("target: 1 of 2 batches") and "profile again" in doubt and "\n" not in doubt
 
 
+@pytest.mark.parametrize(("lengths", "beyond"), [((100, 130, 200), False), ((150, 200, 120), True)])
+def test_batches_beyond_all_that_was_profiled_are_told_when_they_are_most(
+    lengths: tuple[int, ...], beyond: bool
+) -> None:
+    known = profile([shape(1, length, [length / 100]) for length in (100, 110, 120, 130)])
+    _, used = draw(known, Plan([(1, length) for length in lengths]))
+    told = "target: 2 of 3 batches lie beyond all that was profiled; profile with these data"
+    assert used["target"].doubt() == (told if beyond else None)
+
+
 def test_every_fault_is_named_in_one_pass() -> None:
     bad = json.loads(json.dumps(FULL))
     bad["target"]["samples"][0]["seconds"][1] = -1

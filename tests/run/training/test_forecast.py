@@ -12,7 +12,7 @@ from dflash_run.cli import app
 from dflash_run.live import view
 from dflash_run.profiling.measuring import Effort
 from dflash_run.profiling.profile import profile
-from dflash_run.training.command import _foretold
+from dflash_run.training.command import _foretold, _outcome
 from dflash_run.training.forecast import compared, forecast, foretold, placed
 from dflash_run.training.preparation import Preparation, prepare_training
 from dflash_run.training.train import train
@@ -47,6 +47,7 @@ def test_a_prediction_by_a_doubtful_profile_is_told_with_a_line_of_doubt() -> No
     summary = {"throughput": rates, "makespan_s": 60.0, "verdict": {"text": "drafters"}}
     assert _foretold(summary) == "prediction: 1.50 Ktok/s, 60 s; drafters"
     assert _foretold(summary | {"timings_doubted": ["target: far off"]}).endswith("\ndoubtful: target: far off")
+    assert "\ntimes: 3 of 9 extrapolated" in _foretold(summary | {"timings_used": ["3 of 9 extrapolated"]})
 
 
 def test_timings_fitted_from_a_training_predict_that_training(prepared: Preparation, tmp_path: Path) -> None:
@@ -110,6 +111,34 @@ def test_an_empty_name_of_a_profile_is_told_with_its_option(
     assert guarded(app, ["train", str(file), "--predict", empty, "-o", str(tmp_path / "run")]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("--predict: got ") and "must name a timings.json" in line
+
+
+def test_a_run_that_stopped_on_the_way_is_compared_by_its_rate_and_not_by_its_time(
+    prepared: Preparation, timings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = forecast(prepared, timings)
+    foresight = told.beside(prepare(prepared.pipeline, plan=prepared.leg, timed=False))
+    monkeypatch.setattr(foresight, "end", lambda: 66.0)
+    batches = {"planned": 60, "trained": 12}
+    stopped = {**told.summary, "stop_reason": "interrupted", "makespan_s": 0.5, "batches": batches}
+    outcome = compared(told, foresight, stopped)
+    whole = told.summary["makespan_s"]
+    assert outcome["makespan_s"] == {"predicted": whole, "measured": None, "difference": None, "foreseen": 66.0}
+    assert outcome["tokens_per_s"]["difference"] == pytest.approx(0.0)
+    assert outcome["timings_used"] == told.summary["timings_used"]
+    said = _outcome(stopped | {"prediction": outcome})
+    assert "not compared: the run ended after 0.5 s with 12 of 60 batches trained" in said
+    assert said.endswith("and all of them would have taken 66 s at its pace") and "%" not in said.split("; ")[1]
+
+
+def test_a_run_that_stops_where_its_prediction_does_is_compared_by_its_time(
+    prepared: Preparation, timings: Path
+) -> None:
+    told = forecast(prepared, timings)
+    foresight = told.beside(prepare(prepared.pipeline, plan=prepared.leg, timed=False))
+    told.summary.update(stop_reason="max_steps", batches={"planned": 60, "trained": 12})
+    outcome = compared(told, foresight, told.summary | {"makespan_s": 2 * told.summary["makespan_s"]})
+    assert outcome["makespan_s"]["difference"] == pytest.approx(-0.5)
 
 
 def test_a_profile_of_other_settings_ends_the_command_with_status_2_and_a_line_each(
