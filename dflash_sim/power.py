@@ -55,8 +55,8 @@ class Power:
         return sum(self.watts[each] for each in workers if self.gpus[each] == gpu)
 
 
-def power_of(measured: InterferenceProfile, devices: Sequence[str | None], roles: Sequence[str]) -> Power | None:
-    """The power of workers on these devices; None where nothing was measured, or where they take turns."""
+def power_of(measured: InterferenceProfile, gpus: Sequence[str | None], roles: Sequence[str]) -> Power | None:
+    """The power of workers on these GPUs (None: on none); None where nothing was measured, or where they take turns."""
     known, pairs = measured.power, [pair for pair in measured.pairs if pair.watts_both is not None]
     if known is None or not pairs or not all(_adds_up(pair, known) for pair in pairs):
         return None
@@ -66,7 +66,6 @@ def power_of(measured: InterferenceProfile, devices: Sequence[str | None], roles
             assert watts is not None, "checked when read"
             drawn.setdefault(role, []).append(max(watts - known.idle_watts, 0.0))
     each = {role: sum(values) / len(values) for role, values in drawn.items()}
-    gpus = [device if str(device).startswith("cuda") else None for device in devices]
     adds = [each.get(role, 0.0) if gpu is not None else 0.0 for role, gpu in zip(roles, gpus, strict=True)]
     return Power(adds, gpus, known.limit_watts - known.idle_watts)
 

@@ -265,7 +265,8 @@ def composed(
     """
     host = measured.cores or float("inf")
     cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
-    power = power_of(measured, devices, roles)
+    gpus = [device if str(device).startswith("cuda") else None for device in devices]
+    power = power_of(measured, gpus, roles)
 
     def matrix(kind: str) -> Matrix | None:
         pairs = _pairs(measured, kind)
@@ -284,7 +285,6 @@ def composed(
 
     computing = matrix(COMPUTE)
     assert computing is not None
-    gpus = [device if str(device).startswith("cuda") else None for device in devices]
     spared = reliefs(measured, _known(measured, COMPUTE), power, roles)
     relief = [spared.get(role, 0.0) if gpu is not None else 0.0 for role, gpu in zip(roles, gpus, strict=True)]
     return Interference(
