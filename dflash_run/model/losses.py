@@ -38,9 +38,14 @@ def slot_losses(
     tokens: the loss is the cross-entropy to the target's distribution instead of the data's token. Memory is
     O(rows · V); rows defaults to CHUNK_BYTES of logits.
     """
-    rows = rows or max(1, CHUNK_BYTES // (4 * len(head)))
+    rows = rows or chunk_rows(len(head))
     loss, entropy, correct = cast(tuple[Tensor, Tensor, Tensor], _apply(hidden, head, labels, last, rows))
     return SlotLosses(loss, entropy, correct)
+
+
+def chunk_rows(vocab_size: int) -> int:
+    """Slots whose logits are in being at a time."""
+    return max(1, CHUNK_BYTES // (4 * vocab_size))
 
 
 class _Head(torch.autograd.Function):

@@ -2,7 +2,8 @@
 
 cuBLAS takes another kernel for many a number of rows, and whoever launches a kernel for the first time in a process
 waits for all that was launched on any stream, as do all who launch after it: on an H200 split for 5 + 3 all eight
-stood still for 0.3 s, fifty times in a first run. The rows of most products are a batch's slots, one number a batch.
+stood still for 0.3 s, fifty times in a first run. The rows of most products are a batch's slots, one number a batch;
+those of the head are what is left of the slots that count after whole chunks, any number.
 Not foreseen: batches that a drafter takes in several passes, and kernels of other libraries.
 """
 
@@ -52,6 +53,11 @@ def products_of_drafter(shape: DrafterShape, dtype: torch.dtype) -> set[Product]
         if name.endswith((".k_proj", ".v_proj")) and isinstance(each, nn.Linear):
             found.add(Product(each.in_features, each.out_features, dtype, learns=True, passes=True))
     return found
+
+
+def product_of_head(shape: DrafterShape, dtype: torch.dtype) -> Product:
+    """From hidden states to logits and back; the head is frozen."""
+    return Product(shape.hidden_size, shape.vocab_size, dtype, passes=True)
 
 
 @torch.no_grad()

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 
 from dflash_run.crew import Crew, ThreadCrew, Worker
+from dflash_run.model.losses import chunk_rows
 from dflash_run.partitions.floor import Floor
-from dflash_run.partitions.kernels import Product, products_of_drafter, products_of_target
+from dflash_run.partitions.kernels import Product, product_of_head, products_of_drafter, products_of_target
 from dflash_run.partitions.memory import pin, shares
 from dflash_run.partitions.multiprocessors import Split, split
 from dflash_run.profiling.grid import grid, middle
@@ -31,6 +32,8 @@ _SWITCH_S: Final = 0.0005
 
 Python's own 5 ms at each turn of a message, between launcher and workers, are a time that no process would lose.
 """
+_HEAD_SIZES: Final = 200
+"""Numbers of rows that the head's products are launched for."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +100,7 @@ def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None, between
     if sizes is not None and len(sizes) != len(workers):
         rule = f"must be {len(workers)} numbers, one for each worker"
         raise PipelineError([Fault("--multiprocessors", ",".join(map(str, sizes)), rule)])
-    device = torch.device(prepared.placement.drafters[0])
+    pipeline, device = prepared.pipeline, torch.device(prepared.placement.drafters[0])
     found = split(device, len(workers), sizes)
     sys.setswitchinterval(_SWITCH_S)
     floor = Floor(found, workers, _memory_ahead(prepared, device))
@@ -106,6 +109,8 @@ def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None, between
         floor.compile(orders["drafter", 0], _unlike(prepared))
     if device.type == "cuda":
         floor.launch(("drafter", 0), _products(prepared), _rows(prepared, between))
+        head = product_of_head(prepared.shape, getattr(torch, pipeline.training.dtype))
+        floor.launch(("drafter", 0), [head], _rows_of_head(prepared))
     return Stage(found, floor.work())
 
 
@@ -127,6 +132,15 @@ def _rows(prepared: Preparation, between: int) -> list[int]:
     slots = prepared.leg.slots
     more = np.linspace(slots.min(), slots.max(), between).astype(np.int64)
     found: list[int] = np.union1d(slots, more).tolist()
+    return found
+
+
+def _rows_of_head(prepared: Preparation) -> list[int]:
+    """Spread over what a chunk can be left with."""
+    samples, training = int(prepared.leg.samples.max()), prepared.pipeline.training
+    slots = samples * training.anchors * (prepared.shape.block_size - 1)
+    most = min(chunk_rows(prepared.shape.vocab_size), slots)
+    found: list[int] = np.unique(np.linspace(1, most, _HEAD_SIZES).astype(np.int64)).tolist()
     return found
 
 

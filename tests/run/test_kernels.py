@@ -10,8 +10,14 @@ pytest.importorskip("transformers")
 
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
+from dflash_run.model.losses import slot_losses  # noqa: E402
 from dflash_run.model.target import TappedTarget  # noqa: E402
-from dflash_run.partitions.kernels import launch, products_of_drafter, products_of_target  # noqa: E402
+from dflash_run.partitions.kernels import (  # noqa: E402
+    launch,
+    product_of_head,
+    products_of_drafter,
+    products_of_target,
+)
 from dflash_run.synthetic import write_target  # noqa: E402
 from dflash_run.training.replica import Replica  # noqa: E402
 from policies.sections.training import Model  # noqa: E402
@@ -57,6 +63,16 @@ def test_all_products_of_a_drafter_over_the_context_are_launched_ahead_with_thei
     with Products(rows) as ahead:
         launch(products_of_drafter(SHAPE, torch.float32), [rows], CPU)
     assert len(real.seen) > 3 and real.seen <= ahead.seen
+
+
+def test_the_products_of_a_head_are_launched_ahead_for_what_chunks_leave() -> None:
+    _, head = target(SHAPE)
+    hidden = torch.ones(2 * 10 + 7, SHAPE.hidden_size, requires_grad=True)
+    with Products(7) as real:
+        slot_losses(hidden, head, torch.zeros(len(hidden), dtype=torch.int64), rows=10).loss.sum().backward()
+    with Products(7) as ahead:
+        launch([product_of_head(SHAPE, torch.float32)], [7], CPU)
+    assert real.seen and real.seen <= ahead.seen
 
 
 def test_nothing_to_launch_is_no_mistake() -> None:
