@@ -127,9 +127,10 @@ def _cases() -> Iterator[Case]:
     yield _cpu("cpu-1-1-shared", 1, 1, "shared", 1.5)
     yield _cpu("cpu-1-1-growing", 1, 1, "shared", 1.5, growth=2.0, mean=150)
     yield _cpu("cpu-2-1-shared", 2, 1, "shared", 1.5)
-    yield _gpu("gpu-1-1", "two-gpus", _topology(1, 1), workers=KEPT)
-    yield _gpu("gpu-1-1-target-bound", "two-gpus", _topology(1, 1), workers=KEPT, anchors=16)
-    yield _gpu("gpu-1-1-drafter-bound", "two-gpus", _topology(1, 1), workers=KEPT, anchors=512)
+    apart: dict[str, Any] = {"workers": KEPT, "seconds": 62}
+    yield _gpu("gpu-1-1", "two-gpus", _topology(1, 1), **apart)
+    yield _gpu("gpu-1-1-target-bound", "two-gpus", _topology(1, 1), anchors=16, **apart)
+    yield _gpu("gpu-1-1-drafter-bound", "two-gpus", _topology(1, 1), anchors=512, **apart)
     yield _gpu("gpu-1-1-one-card", "one-gpu", _topology(1, 1, "cuda:0"))
     drifting = {"growth": 2.0, "order": "given", "mean": 600, "end_limit": 0.05}
     yield _gpu("gpu-1-1-growing", "one-gpu", _topology(1, 1, "cuda:0"), **drifting)
