@@ -20,9 +20,17 @@ from reports.observer import Exchange
 from reports.statistics import SteadyRate, steady_rate
 
 LEAST: Final = 10
-"""Commits after the warm-up from which on the run is compared."""
+"""Commits after the warm-up from which on the end is foreseen."""
+SURE: Final = 20
+"""Commits of each drafter from which on the run is said to have parted.
+
+Drafters that began together commit together: over n commits of d drafters a rate is d / n off, so that fewer would
+call a tenth what is chance.
+"""
 _WINDOW: Final = 0.25
 """Share of the run so far over which sides are compared: what is newer than that is news."""
+_WINDOW_S: Final = 3_600.0
+"""What is compared is no longer than this, unless too few commits came: a week's run may part on its last day."""
 _SNAPSHOTS: Final = 4_000
 _EVERY_S: Final = 1.0
 """Between two looks, at least."""
@@ -207,7 +215,7 @@ class Foresight:
         found = self._parting(now, counted)
         self.sentence = None if found is None else found.sentence()
         if found is None:
-            if now - self._apart_at > _WINDOW * now:  # together for so long: what moves again is news
+            if now - self._apart_at > min(_WINDOW * now, _WINDOW_S):  # together for so long: what moves again is news
                 self._named.clear()
             return None
         self._apart_at = now
@@ -237,9 +245,13 @@ class Foresight:
         return Counted.of(metrics, tokens[-1] if tokens else 0)
 
     def _parting(self, now: float, counted: Counted) -> Parting | None:
-        early = [each for at, each in self._seen if at <= now * (1 - _WINDOW)]
-        enough = early and counted.commits - early[-1].commits >= LEAST
-        return self._between(early[-1] if enough else NOTHING, counted, APART)
+        least = SURE * self._run.pipeline.topology.drafters
+        if counted.commits - self._done.warm < least:
+            return None
+        newest, latest = counted.commits - least, now - min(_WINDOW * now, _WINDOW_S)
+        early = [each for at, each in self._seen if at <= latest and each.commits <= newest]
+        oldest = self._seen[0][1] if len(self._seen) == _SNAPSHOTS else NOTHING
+        return self._between(early[-1] if early else oldest, counted, APART)
 
     def _between(self, since: Counted, now: Counted, apart: float) -> Parting | None:
         ratio = pace_ratio(self.timeline, self._done, max(int(since.commits) - 1, 0))

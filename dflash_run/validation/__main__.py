@@ -38,14 +38,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(arguments: Sequence[str] | None) -> int:
     parser = argparse.ArgumentParser(prog="python -m dflash_run.validation", description=__doc__)
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--part", choices=PARTS, help="run the cases of this part; left out: check what is kept")
+    parts = ", ".join(part for part in PARTS if not part.startswith(HOST))
+    told = f"run the cases of this part ({parts}, or {HOST}N-policies and so on); left out: check what is kept"
+    what.add_argument("--part", metavar="PART", help=told)
     what.add_argument("--host", choices=HOST_PARTS, help="run these of all GPUs that there are")
     parser.add_argument("--case", action="append", help="only these cases; repeatable")
     parser.add_argument("--again", action="store_true", help="run also cases that have a table")
     parser.add_argument("--out", type=Path, default=Path("docs/validation"))
     parser.add_argument("--work", type=Path, default=Path("runs/validation"))
     options = parser.parse_args(arguments)
-    if faults := list(_unknown(options.case or ())):
+    named = [options.part] if options.part is not None else []
+    faults = [*_unknown("--part", named, PARTS), *_unknown("--case", options.case or (), [c.name for c in CASES])]
+    if faults:
         for fault in faults:
             print(fault, file=sys.stderr)
         return 2
@@ -66,13 +70,12 @@ def _main(arguments: Sequence[str] | None) -> int:
     return run(wanted, options.out, options.work, gpus, again=options.again)
 
 
-def _unknown(names: Iterable[str]) -> Iterator[Fault]:
-    known = [case.name for case in CASES]
+def _unknown(option: str, names: Iterable[str], known: Sequence[str]) -> Iterator[Fault]:
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             remedy = f"did you mean {near[0]}?" if near else f"the first is {known[0]}"
-            yield Fault("--case", name, "must be a case of dflash_run/validation/cases.py", remedy)
+            yield Fault(option, name, "must be one of dflash_run/validation/cases.py", remedy)
 
 
 def run(cases: Sequence[Case], out: Path, work: Path, gpus: int, *, again: bool) -> int:

@@ -82,7 +82,9 @@ def rows(
     a, b = (None if each is None else each / solo_rate for each in steady)
     found.append(_points("efficiency", a, b, limits.rate, "steady throughput / the smaller of summed solo rates"))
     if copy_s is not None:
-        a, b = (1 - sum(worker["transfer_s"] for worker in each["workers"]) / copy_s for each in (predicted, measured))
+        # A copy that took longer than alone, and that nothing hid, hid no less than nothing.
+        shown = (sum(worker["transfer_s"] for worker in each["workers"]) for each in (predicted, measured))
+        a, b = (max(1 - seconds / copy_s, 0.0) for seconds in shown)
         found.append(_points("copies hidden", a, b, COPY_LIMIT, "share of their time, behind computing"))
     found += _shares(draws, measured, limits.share)
     return [*found, *_lanes(draws, measured), *_memory(measured)]

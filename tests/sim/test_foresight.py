@@ -65,6 +65,24 @@ def test_a_planted_slow_down_is_named_while_the_run_goes_on(tmp_path: Path, real
     assert len(foresight.warnings) == 1 and sentence in foresight.warnings[0]
 
 
+def test_a_few_batches_that_vary_are_not_said_to_have_parted(tmp_path: Path) -> None:
+    """Drafters that began together commit together, so that the rate over the first few batches is far off."""
+    many: dict[str, Any] = {"topology": {"targets": 5, "drafters": 3}}
+    times = {"target": {"seconds": 1.0, "cv": 0.1}, "drafter": {"seconds": 0.8, "cv": 0.1}}
+    for seed in range(8):
+        real = work(timings=times, seed=1 + seed, **many)
+        assert beside(tmp_path / str(seed), work(timings=times, **many), real).warnings == []
+
+
+@pytest.mark.slow
+def test_a_run_of_hours_that_slows_down_at_its_end_says_so(tmp_path: Path) -> None:
+    """Over the run so far it is still within a tenth."""
+    even = [{"tokens": 1_000, "seconds": 1} for _ in range(20_000)]
+    odd = [{"tokens": 1_000, "seconds": 1 + (batch > 19_000)} for batch in range(20_000)]
+    foresight = beside(tmp_path, work(data={"batches": even}), work(data={"batches": odd}))
+    assert len(foresight.warnings) == 1 and "drafters: step time" in foresight.warnings[0]
+
+
 def test_a_side_that_comes_back_and_moves_the_other_way_is_named_again(tmp_path: Path) -> None:
     """Fast, then as predicted, then slow: the second warning is what the first must not keep back."""
     factors = [0.4] * 40 + [1.0] * 60 + [4.0] * 100
