@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -30,7 +31,8 @@ def draw(folder: Path) -> None:
         predicted = Path(space) / Path(PREDICTION).stem
         run = simulate(pipeline, plan=plan, measured=measured, trace_in=predicted)
         write_text(predicted / SUMMARY, to_json(summary_of(run)))
-        plate = comparing.overlay(load_given([predicted, folder]).runs)
+        foretold, real = load_given([predicted, folder]).runs
+        plate = comparing.overlay([foretold, replace(real, name="measured")])
     assert plate is not None, "both have traces"
     write_text(folder / PICTURE, render(plate).svg)
 
