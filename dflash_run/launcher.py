@@ -18,6 +18,7 @@ from dflash_run.crew import Crew, Worker
 from dflash_run.limits import Limits
 from dflash_run.messages import (
     Applied,
+    Apply,
     Broken,
     Computed,
     Fenced,
@@ -330,7 +331,9 @@ class Launcher:
                 self._tell("abandon", step)
         held, self._held = self._held, []
         for worker, message in held:
-            if worker in self._people.present:
+            # Who applied an abandoned step now would move its weights by what it has summed for the next one.
+            called_off = isinstance(message, Apply) and message.step not in self._applying
+            if worker in self._people.present and not called_off:
                 self._people.send(worker, message)
 
     def _tell_late(self) -> None:
