@@ -89,7 +89,9 @@ class Launcher:
         """Whether drafters apply steps together."""
         self._recovery = Recovery(self._ask_drafter, stores)
         self._held: list[tuple[Worker, object]] = []
-        """Messages to drafters that wait for their group to be whole again."""
+        """Messages to drafters that wait for their group to be whole again, in the order they were decided."""
+        self._concluding = False
+        """Whether the dispatcher is being told what became of a broken group."""
         self._late: list[int] = []
         """Lost targets of which the dispatcher hears when no step is being applied."""
         self._start = 0.0
@@ -320,6 +322,8 @@ class Launcher:
         self._tell_late()
 
     def _regrouped(self, gone: tuple[int, ...], applied: int) -> None:
+        """The dispatcher hears of all of it first: what it answers comes after what is held, and may call some off."""
+        self._concluding = True
         under_way = list(self._applying)  # the loss itself may complete a step: that one has just begun
         for drafter in gone:
             self._tell("drafter_lost", drafter)
@@ -329,6 +333,10 @@ class Launcher:
             else:
                 del self._applying[step]
                 self._tell("abandon", step)
+        self._concluding = False
+        self._send_held()
+
+    def _send_held(self) -> None:
         held, self._held = self._held, []
         for worker, message in held:
             # Who applied an abandoned step now would move its weights by what it has summed for the next one.
@@ -448,7 +456,7 @@ class Launcher:
 
     def _post(self, drafter: int, message: object) -> None:
         """To a drafter; while its group is rebuilt it hears of nothing else."""
-        if self._recovery.regrouping:
+        if self._recovery.regrouping or self._concluding:
             self._held.append((("drafter", drafter), message))
         else:
             self._people.send(("drafter", drafter), message)

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from dflash_run.messages import Apply, Gone, Grouped, Open, Quiet, Ready
+from dflash_run.messages import Applied, Apply, Fenced, Forget, Gone, Grouped, Open, Quiet, Ready, Train
 from tests.run.scripted import CutError, Said, Scene, Scripted, launched
 
 THREE: dict[str, Any] = {
@@ -56,3 +56,24 @@ def test_survivors_are_not_told_to_apply_a_step_that_is_abandoned() -> None:
     for drafter in DRAFTERS[1:]:
         assert crew.told(drafter, Apply) == []
         assert crew.told(drafter, Open) == [Open(0), Open(1)]
+
+
+def test_a_batch_is_not_recalled_before_the_word_of_it_that_was_held_up() -> None:
+    """Target 1 dies while the drafters regroup after a step was applied: what they were to fetch of it is recalled."""
+
+    def scene(crew: Scripted) -> Iterator[Said]:
+        yield from opening(crew, 5)
+        for number in range(3):
+            yield crew.trains(number)
+        yield [(DRAFTERS[1], Applied(0))]
+        yield [(DRAFTERS[0], KILLED)]
+        yield crew.answers(1)
+        yield [(("target", 1), KILLED)]
+        yield [(drafter, Fenced(1)) for drafter in DRAFTERS[1:]]
+        yield [(DRAFTERS[1], Quiet(1, 0)), (DRAFTERS[2], Quiet(1, -1))]
+        yield [(drafter, Grouped(1)) for drafter in DRAFTERS[1:]]
+
+    crew = played(scene, **THREE)
+    (recalled,) = [forget.batch for forget in crew.told(DRAFTERS[2], Forget)]
+    told = [message for message in crew.told(DRAFTERS[2]) if getattr(message, "batch", None) == recalled]
+    assert [type(message) for message in told[:2]] == [Train, Forget]
