@@ -324,8 +324,9 @@ class Launcher:
     def _regrouped(self, gone: tuple[int, ...], applied: int) -> None:
         """The dispatcher hears of all of it first: what it answers comes after what is held, and may call some off."""
         self._concluding = True
-        under_way = list(self._applying)  # the loss itself may complete a step: that one has just begun
+        under_way = list(self._applying)
         for drafter in gone:
+            under_way = list(self._applying)  # its loss may complete a step: that one begins without it
             self._tell("drafter_lost", drafter)
         for step in under_way:
             if step <= applied:

@@ -77,3 +77,19 @@ def test_a_batch_is_not_recalled_before_the_word_of_it_that_was_held_up() -> Non
     (recalled,) = [forget.batch for forget in crew.told(DRAFTERS[2], Forget)]
     told = [message for message in crew.told(DRAFTERS[2]) if getattr(message, "batch", None) == recalled]
     assert [type(message) for message in told[:2]] == [Train, Forget]
+
+
+def test_a_step_that_one_loss_completes_is_abandoned_where_another_took_a_part_of_it() -> None:
+    """Drafters 0 and 1 die: without drafter 0 step 0 is complete, but drafter 1 would never say that it applied it."""
+
+    def scene(crew: Scripted) -> Iterator[Said]:
+        yield from opening(crew, 6)
+        yield crew.trains(1)
+        yield crew.trains(2)
+        yield [(DRAFTERS[0], KILLED)]
+        yield [(DRAFTERS[1], KILLED)]
+        yield from regrouped(2, applied=-1, epoch=2)
+
+    crew = played(scene, **THREE)
+    assert crew.told(DRAFTERS[2], Apply) == []
+    assert crew.told(DRAFTERS[2], Open) == [Open(0), Open(1)]
