@@ -140,10 +140,12 @@ class Launcher:
 
     def _turn(self) -> None:
         said = self._people.receive(self._patience())
-        self._now = self._clock()
+        self._end_in_time()
+        if self._dispatcher.ended is None:
+            self._now = self._clock()
         for worker, message in said:
             if self._dispatcher.ended is not None:
-                return
+                break
             if worker in self._people.present:
                 self._people.note(worker, message)
                 self._hear(worker, message)
@@ -155,16 +157,19 @@ class Launcher:
         if self._watch is not None:
             self._watch(self._now)
 
+    def _end_in_time(self) -> None:
+        """Before anything that is heard later than `stop.at_s`: what is logged must not go back in time."""
+        at_s = self._limits.at_s
+        if self._stopping is None and at_s is not None and self._clock() > at_s:
+            self._now = at_s
+            self._stop("at_s")
+
     def _look_after(self) -> None:
         """What happens without a message: the loader, the limits, the watchdog."""
         if self._load_at is not None and self._load_at <= self._now:
             self._load()
-        at_s = self._limits.at_s
         if self._stopping is None and self._interrupted():
             self._stop("interrupted")
-        elif self._stopping is None and at_s is not None and self._now > at_s:
-            self._now = at_s
-            self._stop("at_s")
         self._check_silence()
         if self._stopping is not None:
             self._stop(self._stopping[0])

@@ -1,9 +1,11 @@
 """The launcher before workers that follow a script: what it tells whom, and in which order."""
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
+from dflash_run.limits import Limits
 from dflash_run.messages import Applied, Apply, Fenced, Forget, Gone, Grouped, Open, Quiet, Ready, Train
 from tests.run.scripted import CutError, Said, Scene, Scripted, launched
 
@@ -93,3 +95,16 @@ def test_a_step_that_one_loss_completes_is_abandoned_where_another_took_a_part_o
     crew = played(scene, **THREE)
     assert crew.told(DRAFTERS[2], Apply) == []
     assert crew.told(DRAFTERS[2], Open) == [Open(0), Open(1)]
+
+
+def test_time_does_not_go_back_where_work_is_done_after_the_time_at_which_a_run_ends() -> None:
+    def scene(crew: Scripted) -> Iterator[Said]:
+        yield [(("target", 0), Ready()), (("drafter", 0), Ready())]
+        yield crew.answers(0)
+        time.sleep(0.1)
+        yield crew.answers(0)
+
+    launcher, run, seen = launched(Scripted(scene), Limits(at_s=0.05), data={"batches": 20})
+    assert launcher.run() == 0.05 and run.dispatcher.ended == "at_s"
+    times = [at for at, *_ in seen]
+    assert times == sorted(times) and times[-1] == 0.05
