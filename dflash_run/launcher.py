@@ -31,6 +31,7 @@ from dflash_run.messages import (
     Refused,
 )
 from dflash_run.recovery import Lost, Outcome, Recovery, Regrouped
+from dflash_run.refusals import BreakOff, GiveUp, Refusals
 from policies.dispatcher import NOTHING, Dispatcher
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Recompute, Release, Step
 from policies.errors import PolicyError
@@ -39,8 +40,6 @@ from reports.observer import Log
 
 _BREAKS: Final = 5
 """How often the drafters' group may break without a step between."""
-_REFUSALS: Final = 3
-"""How often a batch may arrive spoilt before its target is given up."""
 
 
 @dataclass
@@ -102,7 +101,7 @@ class Launcher:
         self._applying: dict[int, _Applying] = {}
         self._breaks = 0
         """How often the group broke since the last commit."""
-        self._refusals: dict[int, int] = {}
+        self._refusals = Refusals()
         self._sources: dict[int, int] = {}
         self._stopping: tuple[str, float] | None = None
         """Why the run is to be stopped, and until when a step being applied may take, by the wall."""
@@ -267,12 +266,23 @@ class Launcher:
 
     def _refuse(self, drafter: int, batch: int, why: str) -> None:
         """What arrived was spoilt: it is computed again, but not for ever."""
-        self._refusals[batch] = self._refusals.get(batch, 0) + 1
+        source = self._sources[batch]
         self._tell("refused", drafter, batch)
-        target = ("target", self._sources[batch])
-        if self._refusals[batch] >= _REFUSALS and target in self._people.present:
-            self._people.abandon(target)
-            self._lose(target, f"its batch {batch} was refused {_REFUSALS} times: {why}")
+        if ("target", source) not in self._people.present:
+            return  # its death is why
+        verdict = self._refusals.note(batch, source, drafter, self._spare())
+        times = f"refused {self._refusals.count(batch)} times, the last time of target/{source} by drafter/{drafter}"
+        match verdict:
+            case GiveUp(worker=worker):
+                self._people.abandon(worker)
+                self._lose(worker, f"batch {batch} was {times}: {why}")
+            case BreakOff():
+                self._end_broken(f"batch {batch} was {times}: {why}")
+
+    def _spare(self) -> set[str]:
+        """The roles of which one can be given up: of drafters, where the others hold what it has learnt."""
+        roles = [role for role, _ in self._people.present]
+        return {role for role in set(roles) if roles.count(role) > 1 and (role == "target" or self._grouped)}
 
     def _mend(self, why: str) -> None:
         """A collective failed, perhaps because of a death that is not heard yet. It is formed anew, not for ever."""
@@ -419,12 +429,16 @@ class Launcher:
         """A policy failed: whether the run ends as at an interrupt, because a checkpoint follows."""
         if not self._limits.close_s:
             return False
+        self._end_broken(f"dispatch.policy: {error}")
+        return True
+
+    def _end_broken(self, why: str) -> None:
+        """End the run as at an interrupt."""
         if not self.broken:
-            self.broken = f"dispatch.policy: {error}"
-            self.failures.append(self.broken)
+            self.broken = why
+            self.failures.append(why)
         if self._stopping is None:
             self._stopping = ("interrupted", time.monotonic() + self._limits.close_s)
-        return True
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

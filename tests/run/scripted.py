@@ -7,7 +7,23 @@ from typing import Any
 from dflash_run.crew import Worker
 from dflash_run.launcher import Launcher
 from dflash_run.limits import Limits
-from dflash_run.messages import Apply, Compute, Computed, Forget, Received, Train
+from dflash_run.messages import (
+    Applied,
+    Apply,
+    Compute,
+    Computed,
+    Fence,
+    Fenced,
+    Forget,
+    Group,
+    Grouped,
+    Quiesce,
+    Quiet,
+    Ready,
+    Received,
+    Refused,
+    Train,
+)
 from dflash_sim.prediction import Run, prepare
 from policies.effects import Deliver, Step
 from reports.observer import Exchange, Log
@@ -113,3 +129,47 @@ def launched(crew: Any, limits: Limits | None = None, **sections: Any) -> tuple[
         limits=limits,
     )
     return launcher, run, seen
+
+
+class Prompt:
+    """A crew that does everything at once, but refuses what is spoilt on its way."""
+
+    def __init__(self, workers: list[Worker], spoilt: Callable[[int, int, int], bool]) -> None:
+        """spoilt: whether a batch of this target arrives spoilt at this drafter (batch, target, drafter)."""
+        self.given_up: list[Worker] = []
+        self._box: Said = [(worker, Ready()) for worker in workers]
+        self._spoilt = spoilt
+        self._computed_by: dict[int, int] = {}
+        self._applied = -1
+
+    def post(self, worker: Worker, message: object) -> None:
+        self._box += [(worker, answer) for answer in self._answers(worker[1], message)]
+
+    def _answers(self, number: int, message: object) -> list[object]:
+        match message:
+            case Compute(batch=batch):
+                self._computed_by[batch] = number
+                return [Computed(batch)]
+            case Train(batch=batch) if self._spoilt(batch, self._computed_by[batch], number):
+                return [Refused(batch, "checksum")]
+            case Train(batch=batch):
+                return [Received(batch), Computed(batch)]
+            case Apply(step=step):
+                self._applied = step
+                return [Applied(step)]
+            case Fence(target=target):
+                return [Fenced(target)]
+            case Quiesce(epoch=epoch):
+                return [Quiet(epoch, self._applied)]
+            case Group(epoch=epoch):
+                return [Grouped(epoch)]
+        return []
+
+    def receive(self, timeout: float) -> Said:
+        said, self._box = self._box, []
+        return [(worker, message) for worker, message in said if worker not in self.given_up]
+
+    def abandon(self, worker: Worker) -> None:
+        self.given_up.append(worker)
+
+    def close(self) -> None: ...
