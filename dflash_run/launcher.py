@@ -107,7 +107,9 @@ class Launcher:
         """Why the run is to be stopped, and until when a step being applied may take, by the wall."""
         self._workers: list[Worker] = [("target", t) for t in dispatcher.targets]
         self._workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
-        self._people = Attendance(crew, self._workers, briefing.heard)
+        self._unformed: Broken | None = None
+        """What a drafter said of a group that did not form before the start."""
+        self._people = Attendance(crew, self._workers, self._overhear)
 
     def now(self) -> float:
         """Model seconds since the start; 0 before it."""
@@ -200,6 +202,8 @@ class Launcher:
         dispatcher = self._dispatcher
         for worker, why in sorted(self._people.gone.items()):
             self._lose(worker, why)
+        if self._unformed is not None and self._unformed.epoch == self._recovery.epoch and dispatcher.ended is None:
+            self._mend(self._unformed.why)
         for target in list(dispatcher.targets):
             self._tell("target_ready", target)
         for drafter in list(dispatcher.dispatch.consumers):
@@ -213,6 +217,12 @@ class Launcher:
             self.failures.append(f"{named(worker)}: {why}, at the end")
 
     # What workers say -----------------------------------------------------------------------------------------------
+
+    def _overhear(self, worker: Worker, message: object) -> None:
+        """What is said while all are waited for, before the start and after the end."""
+        self._briefing.heard(worker, message)
+        if isinstance(message, Broken):
+            self._unformed = message
 
     def _hear(self, worker: Worker, message: object) -> None:
         self._briefing.heard(worker, message)

@@ -68,9 +68,11 @@ class DrafterGroup:
             torch.cuda.synchronize(self._device)
 
     def all_reduce(self, tensor: torch.Tensor) -> Collective:
-        """Sum a tensor over the members, in place; not waited for."""
+        """Sum a tensor over the members, in place; not waited for. Raises RuntimeError where `join` did."""
         if len(self._members) == 1:
             return Collective(None)
+        if not dist.is_initialized():
+            raise RuntimeError(f"the group of drafters {self._members} did not form")
         return Collective(dist.all_reduce(tensor, async_op=True))
 
     def copy_from(self, source: int, tensors: Iterable[torch.Tensor]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dflash_run.limits import Limits
-from dflash_run.messages import Applied, Apply, Fenced, Forget, Gone, Grouped, Open, Quiet, Ready, Train
+from dflash_run.messages import Applied, Apply, Broken, Fenced, Forget, Gone, Group, Grouped, Open, Quiet, Ready, Train
 from tests.run.scripted import CutError, Said, Scene, Scripted, launched
 
 THREE: dict[str, Any] = {
@@ -108,3 +108,19 @@ def test_time_does_not_go_back_where_work_is_done_after_the_time_at_which_a_run_
     assert launcher.run() == 0.05 and run.dispatcher.ended == "at_s"
     times = [at for at, *_ in seen]
     assert times == sorted(times) and times[-1] == 0.05
+
+
+def test_drafters_whose_first_group_does_not_form_are_grouped_anew_before_they_train() -> None:
+    def scene(crew: Scripted) -> Iterator[Said]:
+        yield [(("target", target), Ready()) for target in range(2)] + [(drafter, Ready()) for drafter in DRAFTERS]
+        for drafter in DRAFTERS:
+            yield [(drafter, Grouped(-1)), (drafter, Broken(0, "DistStoreError: wait timeout"))]
+        yield crew.answers(0)
+        yield from regrouped(0, 1, 2, applied=-1)
+
+    crew = played(scene, **THREE)
+    for drafter in DRAFTERS:
+        told = [message for message in crew.told(drafter) if not isinstance(message, Train)]
+        assert [type(message).__name__ for message in told] == ["Group", "Quiesce", "Group", "Open"]
+        assert [group.epoch for group in crew.told(drafter, Group)] == [0, 1]
+    assert any(crew.told(drafter, Train) for drafter in DRAFTERS)
