@@ -278,8 +278,8 @@ class Launcher:
         """What arrived was spoilt: it is computed again, but not for ever."""
         source = self._sources[batch]
         self._tell("refused", drafter, batch)
-        if ("target", source) not in self._people.present:
-            return  # its death is why
+        if self.broken or ("target", source) not in self._people.present:
+            return  # the run ends anyhow; or the target's death is why
         verdict = self._refusals.note(batch, source, drafter, self._spare())
         times = f"refused {self._refusals.count(batch)} times, the last time of target/{source} by drafter/{drafter}"
         match verdict:
