@@ -18,6 +18,7 @@ from dflash_run.crew import Crew, Worker
 from dflash_run.limits import Limits
 from dflash_run.messages import (
     Applied,
+    Apply,
     Broken,
     Computed,
     Fenced,
@@ -30,6 +31,7 @@ from dflash_run.messages import (
     Refused,
 )
 from dflash_run.recovery import Lost, Outcome, Recovery, Regrouped
+from dflash_run.refusals import BreakOff, GiveUp, Refusals
 from policies.dispatcher import NOTHING, Dispatcher
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Recompute, Release, Step
 from policies.errors import PolicyError
@@ -38,8 +40,6 @@ from reports.observer import Log
 
 _BREAKS: Final = 5
 """How often the drafters' group may break without a step between."""
-_REFUSALS: Final = 3
-"""How often a batch may arrive spoilt before its target is given up."""
 
 
 @dataclass
@@ -88,7 +88,9 @@ class Launcher:
         """Whether drafters apply steps together."""
         self._recovery = Recovery(self._ask_drafter, stores)
         self._held: list[tuple[Worker, object]] = []
-        """Messages to drafters that wait for their group to be whole again."""
+        """Messages to drafters that wait for their group to be whole again, in the order they were decided."""
+        self._concluding = False
+        """Whether the dispatcher is being told what became of a broken group."""
         self._late: list[int] = []
         """Lost targets of which the dispatcher hears when no step is being applied."""
         self._start = 0.0
@@ -99,13 +101,15 @@ class Launcher:
         self._applying: dict[int, _Applying] = {}
         self._breaks = 0
         """How often the group broke since the last commit."""
-        self._refusals: dict[int, int] = {}
+        self._refusals = Refusals()
         self._sources: dict[int, int] = {}
         self._stopping: tuple[str, float] | None = None
         """Why the run is to be stopped, and until when a step being applied may take, by the wall."""
         self._workers: list[Worker] = [("target", t) for t in dispatcher.targets]
         self._workers += [("drafter", d) for d in dispatcher.dispatch.consumers]
-        self._people = Attendance(crew, self._workers, briefing.heard)
+        self._unformed: Broken | None = None
+        """What a drafter said of a group that did not form before the start."""
+        self._people = Attendance(crew, self._workers, self._overhear)
 
     def now(self) -> float:
         """Model seconds since the start; 0 before it."""
@@ -137,10 +141,12 @@ class Launcher:
 
     def _turn(self) -> None:
         said = self._people.receive(self._patience())
-        self._now = self._clock()
+        self._end_in_time()
+        if self._dispatcher.ended is None:
+            self._now = self._clock()
         for worker, message in said:
             if self._dispatcher.ended is not None:
-                return
+                break
             if worker in self._people.present:
                 self._people.note(worker, message)
                 self._hear(worker, message)
@@ -152,16 +158,19 @@ class Launcher:
         if self._watch is not None:
             self._watch(self._now)
 
+    def _end_in_time(self) -> None:
+        """Before anything that is heard later than `stop.at_s`: what is logged must not go back in time."""
+        at_s = self._limits.at_s
+        if self._stopping is None and at_s is not None and self._clock() > at_s:
+            self._now = at_s
+            self._stop("at_s")
+
     def _look_after(self) -> None:
         """What happens without a message: the loader, the limits, the watchdog."""
         if self._load_at is not None and self._load_at <= self._now:
             self._load()
-        at_s = self._limits.at_s
         if self._stopping is None and self._interrupted():
             self._stop("interrupted")
-        elif self._stopping is None and at_s is not None and self._now > at_s:
-            self._now = at_s
-            self._stop("at_s")
         self._check_silence()
         if self._stopping is not None:
             self._stop(self._stopping[0])
@@ -193,6 +202,8 @@ class Launcher:
         dispatcher = self._dispatcher
         for worker, why in sorted(self._people.gone.items()):
             self._lose(worker, why)
+        if self._unformed is not None and self._unformed.epoch == self._recovery.epoch and dispatcher.ended is None:
+            self._mend(self._unformed.why)
         for target in list(dispatcher.targets):
             self._tell("target_ready", target)
         for drafter in list(dispatcher.dispatch.consumers):
@@ -206,6 +217,12 @@ class Launcher:
             self.failures.append(f"{named(worker)}: {why}, at the end")
 
     # What workers say -----------------------------------------------------------------------------------------------
+
+    def _overhear(self, worker: Worker, message: object) -> None:
+        """What is said while all are waited for, before the start and after the end."""
+        self._briefing.heard(worker, message)
+        if isinstance(message, Broken):
+            self._unformed = message
 
     def _hear(self, worker: Worker, message: object) -> None:
         self._briefing.heard(worker, message)
@@ -259,12 +276,23 @@ class Launcher:
 
     def _refuse(self, drafter: int, batch: int, why: str) -> None:
         """What arrived was spoilt: it is computed again, but not for ever."""
-        self._refusals[batch] = self._refusals.get(batch, 0) + 1
+        source = self._sources[batch]
         self._tell("refused", drafter, batch)
-        target = ("target", self._sources[batch])
-        if self._refusals[batch] >= _REFUSALS and target in self._people.present:
-            self._people.abandon(target)
-            self._lose(target, f"its batch {batch} was refused {_REFUSALS} times: {why}")
+        if self.broken or ("target", source) not in self._people.present:
+            return  # the run ends anyhow; or the target's death is why
+        verdict = self._refusals.note(batch, source, drafter, self._spare())
+        times = f"refused {self._refusals.count(batch)} times, the last time of target/{source} by drafter/{drafter}"
+        match verdict:
+            case GiveUp(worker=worker):
+                self._people.abandon(worker)
+                self._lose(worker, f"batch {batch} was {times}: {why}")
+            case BreakOff():
+                self._end_broken(f"batch {batch} was {times}: {why}")
+
+    def _spare(self) -> set[str]:
+        """The roles of which one can be given up: of drafters, where the others hold what it has learnt."""
+        roles = [role for role, _ in self._people.present]
+        return {role for role in set(roles) if roles.count(role) > 1 and (role == "target" or self._grouped)}
 
     def _mend(self, why: str) -> None:
         """A collective failed, perhaps because of a death that is not heard yet. It is formed anew, not for ever."""
@@ -319,8 +347,11 @@ class Launcher:
         self._tell_late()
 
     def _regrouped(self, gone: tuple[int, ...], applied: int) -> None:
-        under_way = list(self._applying)  # the loss itself may complete a step: that one has just begun
+        """The dispatcher hears of all of it first: what it answers comes after what is held, and may call some off."""
+        self._concluding = True
+        under_way = list(self._applying)
         for drafter in gone:
+            under_way = list(self._applying)  # its loss may complete a step: that one begins without it
             self._tell("drafter_lost", drafter)
         for step in under_way:
             if step <= applied:
@@ -328,9 +359,15 @@ class Launcher:
             else:
                 del self._applying[step]
                 self._tell("abandon", step)
+        self._concluding = False
+        self._send_held()
+
+    def _send_held(self) -> None:
         held, self._held = self._held, []
         for worker, message in held:
-            if worker in self._people.present:
+            # Who applied an abandoned step now would move its weights by what it has summed for the next one.
+            called_off = isinstance(message, Apply) and message.step not in self._applying
+            if worker in self._people.present and not called_off:
                 self._people.send(worker, message)
 
     def _tell_late(self) -> None:
@@ -402,12 +439,16 @@ class Launcher:
         """A policy failed: whether the run ends as at an interrupt, because a checkpoint follows."""
         if not self._limits.close_s:
             return False
+        self._end_broken(f"dispatch.policy: {error}")
+        return True
+
+    def _end_broken(self, why: str) -> None:
+        """End the run as at an interrupt."""
         if not self.broken:
-            self.broken = f"dispatch.policy: {error}"
-            self.failures.append(self.broken)
+            self.broken = why
+            self.failures.append(why)
         if self._stopping is None:
             self._stopping = ("interrupted", time.monotonic() + self._limits.close_s)
-        return True
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -445,7 +486,7 @@ class Launcher:
 
     def _post(self, drafter: int, message: object) -> None:
         """To a drafter; while its group is rebuilt it hears of nothing else."""
-        if self._recovery.regrouping:
+        if self._recovery.regrouping or self._concluding:
             self._held.append((("drafter", drafter), message))
         else:
             self._people.send(("drafter", drafter), message)

@@ -43,6 +43,7 @@ from dflash_run.training.batch import MicroBatch
 from dflash_run.training.bench import Bench
 from dflash_run.training.group import Collective, DrafterGroup
 from dflash_run.training.messages import Evaluate, Evaluated, Probe, Probed, Rest, Save, Saved, TrainOn
+from dflash_run.training.pulse import LONG_S
 from dflash_run.training.replica import Replica
 from dflash_run.training.report import StepReport
 from dflash_run.transport.parcel import ParcelError
@@ -64,7 +65,7 @@ class DrafterLoop:
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench
-        with bench.pulse.busy():
+        with bench.pulse.busy(LONG_S):
             self._replica, self._shape = _replica(bench)
         self._group = DrafterGroup(bench.orders.number, bench.device)
         self._begin()
@@ -135,10 +136,10 @@ class DrafterLoop:
                 self._arrivals.probe(parcel, source)
                 send(Probed(source))
             case Evaluate(step=step, paths=paths):
-                with self._bench.pulse.busy():
+                with self._bench.pulse.busy(LONG_S):
                     send(self._evaluated(step, paths))
             case Save(step=step, folder=folder):
-                with self._bench.pulse.busy():
+                with self._bench.pulse.busy(LONG_S):
                     send(Saved(step, folder, self._save(Path(folder))))
 
     # Outstanding work -----------------------------------------------------------------------------------------------

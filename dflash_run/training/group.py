@@ -5,6 +5,7 @@ does: its error handling is off, the work is polled, and the launcher says when 
 """
 
 import os
+import time
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Final
@@ -13,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 _JOIN_S: Final = 120.0
-"""How long members may take to find each other."""
+"""How long members may take to find each other, then to connect, and each tensor that one copies of another."""
+_POLL_S: Final = 0.0005
 _QUIET_NCCL: Final = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
@@ -55,6 +57,13 @@ class DrafterGroup:
         if len(members) == 1:
             return
         nccl = self._device.type == "cuda"
+        try:
+            self._connect(members, store, nccl)
+        except RuntimeError:
+            self._abort()
+            raise
+
+    def _connect(self, members: tuple[int, ...], store: str, nccl: bool) -> None:
         dist.init_process_group(
             "nccl" if nccl else "gloo",
             store=dist.FileStore(store, len(members)),  # type: ignore[attr-defined]
@@ -63,30 +72,52 @@ class DrafterGroup:
             timeout=timedelta(seconds=_JOIN_S),
             device_id=self._device if nccl else None,
         )
-        dist.all_reduce(torch.ones(1, device=self._device))  # NCCL connects on first use
-        if nccl:
-            torch.cuda.synchronize(self._device)
+        first = dist.all_reduce(torch.ones(1, device=self._device), async_op=True)  # NCCL connects on first use
+        _finish(first, f"drafters {members} did not connect")
 
     def all_reduce(self, tensor: torch.Tensor) -> Collective:
-        """Sum a tensor over the members, in place; not waited for."""
+        """Sum a tensor over the members, in place; not waited for. Raises RuntimeError where `join` did."""
         if len(self._members) == 1:
             return Collective(None)
+        if not dist.is_initialized():
+            raise RuntimeError(f"the group of drafters {self._members} did not form")
         return Collective(dist.all_reduce(tensor, async_op=True))
 
     def copy_from(self, source: int, tensors: Iterable[torch.Tensor]) -> None:
-        """All members take over these tensors from `source`."""
+        """All members take over these tensors from `source`; on return they are there. Raises RuntimeError if not."""
         for tensor in tensors:
             there = tensor.to(self._device).contiguous()  # optimizers keep counters elsewhere
-            dist.broadcast(there, src=self._members.index(source))
+            try:
+                work = dist.broadcast(there, src=self._members.index(source), async_op=True)
+                _finish(work, f"drafter {source}'s weights did not arrive")
+            except RuntimeError:
+                self._abort()
+                raise
             if there is not tensor:
                 tensor.copy_(there)
 
     def leave(self) -> None:
         """Give up whatever is under way."""
         self._members = (self._drafter,)
+        self._abort()
+
+    def _abort(self) -> None:
+        """End the collectives, but stay a member: an all-reduce then fails, and is not taken for that of one alone."""
         if not dist.is_initialized():
             return
         if self._device.type == "cuda":
             dist.distributed_c10d._abort_process_group()
         else:
             dist.destroy_process_group()
+
+
+def _finish(work: Any, otherwise: str) -> None:
+    """Wait for a collective. Polled: where a peer is gone, waiting for the GPU would never end.
+
+    Raises RuntimeError when it fails or takes longer than members may.
+    """
+    under_way, until = Collective(work), time.monotonic() + _JOIN_S
+    while not under_way.done():
+        if time.monotonic() > until:
+            raise RuntimeError(f"{otherwise} within {_JOIN_S:g} s")
+        time.sleep(_POLL_S)

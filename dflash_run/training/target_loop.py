@@ -12,6 +12,7 @@ from dflash_run.model.target import TappedTarget
 from dflash_run.model.tensorfile import FILE_ERRORS, write_tensors
 from dflash_run.training.bench import Bench
 from dflash_run.training.messages import ComputeStates, HeldOut, HoldOut, Rest
+from dflash_run.training.pulse import LONG_S
 from dflash_run.transport.parcel import Parcel, Slot
 from dflash_run.transport.staging import checksum, dtype_name, states, write_head
 
@@ -26,7 +27,7 @@ class TargetLoop:
         self._bench = bench
         pipeline, orders = bench.pipeline, bench.orders
         shape = DrafterShape.of(target_config(pipeline.model), pipeline.model, orders.mask_token_id)
-        with bench.pulse.busy():
+        with bench.pulse.busy(LONG_S):
             self._target = TappedTarget(
                 pipeline.model, shape.taps, orders.devices, keep_last=bench.keep_last, seed=pipeline.seed
             )

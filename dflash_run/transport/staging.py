@@ -23,6 +23,9 @@ class Mapped:
         self._bytes = slot_bytes
         self._slots: dict[tuple[int, int], torch.Tensor] = {}
         self._handles: dict[tuple[int, int], tuple[object, ...]] = {}
+        """Of slots of its own: what others open them with."""
+        self._opened: dict[tuple[int, int], tuple[object, ...]] = {}
+        """Of slots of others: what they were opened with."""
 
     def host(self, slot: Slot) -> torch.Tensor:
         """A slot of host memory, uint8[slot bytes], pinned where this process computes on a GPU."""
@@ -49,18 +52,26 @@ class Mapped:
         return self._handles.get((slot.owner, slot.index))
 
     def foreign(self, slot: Slot, handle: tuple[object, ...]) -> torch.Tensor:
-        """A slot on another process's GPU, uint8[slot bytes]. Raises RuntimeError when its process is gone."""
+        """A slot on another process's GPU, uint8[slot bytes]. Raises RuntimeError when its process is gone.
+
+        Another handle is another process's memory: where workers are kept, a target that was lost is replaced.
+        """
         key = (slot.owner, slot.index)
-        if key not in self._slots:
+        if self._opened.get(key) != handle:
+            self._drop(key)
             storage = torch.UntypedStorage._new_shared_cuda(*handle)
             memory = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
-            self._slots[key] = memory[: self._bytes]
+            self._slots[key], self._opened[key] = memory[: self._bytes], handle
         return self._slots[key]
 
     def forget(self, owner: int) -> None:
         """Let go of a lost target's slots."""
         for key in [key for key in self._slots if key[0] == owner]:
-            del self._slots[key]
+            self._drop(key)
+
+    def _drop(self, key: tuple[int, int]) -> None:
+        self._slots.pop(key, None)
+        self._opened.pop(key, None)
 
     def close(self, *, host_only: bool = False) -> None:
         """Let go of everything, registered memory first; or of host memory only, which is a run's own."""
@@ -73,6 +84,7 @@ class Mapped:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
             self._slots.clear()
+            self._opened.clear()
 
 
 def states(slot: torch.Tensor, shape: tuple[int, int, int], dtype: str) -> torch.Tensor:

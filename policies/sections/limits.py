@@ -49,4 +49,8 @@ class Stop(Section):
     at_s: Number | None = None
     """Model seconds at which it ends; events at exactly that time still happen."""
     watchdog_s: Annotated[float, allowed("a number >= 0.1", real(0.1))] = 600.0
-    """Seconds without progress after which a real run is given up."""
+    """Seconds without a sign of life after which a worker of a real run is given up.
+
+    While a training's worker computes it gives signs, for at most 10 minutes a batch or step, an hour where it loads,
+    saves or evaluates: one that hangs in there is given up that much later.
+    """
