@@ -64,6 +64,8 @@ def learning(key: str, name: str, scalars: Samples) -> Plate | None:
     figure.align_ylabels()
     legend_below(figure, axes[0])
     how = f" Long series are drawn by the means of {_POINTS:,} groups of neighbouring steps." if thinned else ""
+    if len(scalars["drafter"][0]):
+        how += " The drafters trained apart (sync: none): a training curve goes through the steps of all of them."
     return Plate(
         key=key,
         title="What was learnt",
