@@ -47,7 +47,8 @@ class TrainingBriefing:
         self._figures: dict[int, dict[str, float]] = {}
         """Held-out figures by step; none where the evaluation failed."""
         self._failures: list[str] = []
-        self.steps = StepLog(self.scalars, groups=self.groups, every=self.log_every)
+        before = self.progress.steps_before
+        self.steps = StepLog(self.scalars, groups=self.groups, every=self.log_every, before=before)
         self._tried: set[int] = set()
         """Drafters that were asked for the last checkpoint."""
         self._over = False
@@ -99,6 +100,7 @@ class TrainingBriefing:
 
     def committed(self, step: int, batches: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
         self.progress.commit(batches)
+        self.steps.committed(step, self.progress.step, self.clock())
         if not drafters:
             return
         saves = bool(self.save_every) and self.progress.steps % self.save_every == 0
@@ -143,7 +145,7 @@ class TrainingBriefing:
             case HeldOut():
                 self.held_out.heard(message)
             case Applied(step=step, report=dict() as report):
-                self.steps.heard(step, self.progress.steps_before, self.clock(), report)
+                self.steps.heard(step, report)
             case Evaluated():
                 self._evaluated(message)
             case Saved() if self.saving is not None:

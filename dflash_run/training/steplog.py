@@ -11,15 +11,22 @@ from dflash_run.training.unmoved import Unmoved
 
 
 class StepLog:
-    """Told of every report; writes the first of each step."""
+    """Told of every report, and of every step that is committed: then its first report counts, under its number.
 
-    def __init__(self, scalars: Scalars, *, groups: int, every: int) -> None:
-        """groups: of drafters that step together; every: steps of a group between its lines."""
+    The dispatcher numbers windows, also those that are dropped or abandoned; a training counts what it committed.
+    """
+
+    def __init__(self, scalars: Scalars, *, groups: int, every: int, before: int) -> None:
+        """groups: of drafters that step together; every: steps of a group from line to line; before: steps of earlier
+        runs."""
         self._scalars = scalars
         self._every = every
+        self._before = before
+        self._counts = [before] * groups
+        """Steps of each group."""
         self._unmoved = [Unmoved() for _ in range(groups)]
-        self._heard = [-1] * groups
-        """The newest step of each group."""
+        self._heard: dict[int, tuple[int, dict[str, Any]]] = {}
+        """By group the newest of the dispatcher's steps that was reported, and what was said first of it."""
 
     @property
     def diverged(self) -> bool:
@@ -35,18 +42,23 @@ class StepLog:
         """Lines of each group."""
         return [f"{self._whose(group)}{line}" for group, each in enumerate(self._unmoved) for line in each.failures()]
 
-    def heard(self, step: int, before: int, time_s: float, report: dict[str, Any]) -> None:
-        """A drafter has applied a step of the dispatcher's; `before`: steps of earlier runs."""
-        groups = len(self._unmoved)
-        group = step % groups
-        if step <= self._heard[group]:
+    def heard(self, window: int, report: dict[str, Any]) -> None:
+        """A drafter has applied this step of the dispatcher's."""
+        group = window % len(self._unmoved)
+        if group not in self._heard or self._heard[group][0] < window:
+            self._heard[group] = (window, report)
+
+    def committed(self, window: int, step: int, time_s: float) -> None:
+        """It is trained, as the training's optimizer step number `step`."""
+        group = window % len(self._unmoved)
+        self._counts[group] += 1
+        known, report = self._heard.get(group, (-1, {}))
+        if known != window:  # who applied it died before saying how it went
             return
-        self._heard[group] = step
         self._scalars.latest.update(report)
         self._unmoved[group].note(step, report)
-        own = step // groups
-        if (own + 1) % self._every == 0 or own == 0:
-            self._scalars.log(before + step + 1, time_s, report, group if groups > 1 else None)
+        if self._counts[group] % self._every == 0 or self._counts[group] == self._before + 1:
+            self._scalars.log(step, time_s, report, group if len(self._unmoved) > 1 else None)
 
     def _whose(self, group: int) -> str:
         return f"drafter/{group}: " if len(self._unmoved) > 1 else ""

@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 from dflash_run.messages import Applied  # noqa: E402
 from dflash_run.training.briefing import TrainingBriefing  # noqa: E402
 from dflash_run.training.heldout import HeldOutFiles  # noqa: E402
+from dflash_run.training.messages import Evaluated  # noqa: E402
 from dflash_run.training.progress import Progress  # noqa: E402
 from dflash_run.training.scalars import FILE, Scalars  # noqa: E402
 from dflash_run.training.unmoved import MOST  # noqa: E402
@@ -77,5 +78,40 @@ def test_of_a_step_that_all_apply_together_one_report_is_kept_and_no_drafter_is_
     step(briefing, 1, 2, 0, 1)
     written = lines(briefing, tmp_path)
     assert len(written) == 2 and not any("drafter" in line for line in written)
-    (failure,) = briefing.failures
-    assert failure.startswith("step ") and failure.endswith("the gradient was not finite: the weights stayed")
+    assert briefing.failures == ["step 1: the gradient was not finite: the weights stayed"]
+
+
+def test_lines_are_numbered_by_what_is_committed_as_held_out_figures_and_checkpoints_are(tmp_path: Path) -> None:
+    briefing = briefing_of(tmp_path, every=2)
+    briefing.heard(("drafter", 0), Applied(0, {"applied": False, "grad_norm": NAN, "loss": 9.0}))  # and is abandoned
+    for window in (2, 3, 5, 6):  # 1 and 4 are dropped
+        step(briefing, window, 0, 1)
+    briefing.heard(("drafter", 0), Evaluated(briefing.progress.step, {"held_out_loss": 1.0}))
+    told = [(line["step"], line.get("loss"), line.get("held_out_loss")) for line in lines(briefing, tmp_path)]
+    assert told == [(1, 2.0, None), (2, 3.0, None), (4, 6.0, None), (4, None, 1.0)]
+    assert briefing.failures == []
+
+
+def test_a_step_that_nobody_could_report_is_counted_and_has_no_line(tmp_path: Path) -> None:
+    briefing = briefing_of(tmp_path)
+    step(briefing, 0, 0)
+    step(briefing, 1)
+    step(briefing, 2, 0)
+    assert [line["step"] for line in lines(briefing, tmp_path)] == [1, 3]
+
+
+def test_a_resumed_training_goes_on_in_the_numbers_of_the_first(tmp_path: Path) -> None:
+    briefing = briefing_of(tmp_path, every=10, before=27)
+    for window in range(14):
+        step(briefing, window, 0, finite=window != 4)
+    assert [line["step"] for line in lines(briefing, tmp_path)] == [28, 30, 40]
+    assert briefing.failures == ["step 32: the gradient was not finite: the weights stayed"]
+
+
+def test_steps_of_drafters_that_train_apart_have_one_number_each(tmp_path: Path) -> None:
+    briefing = briefing_of(tmp_path, groups=2)
+    for window in (0, 2, 1, 4, 6, 3):
+        step(briefing, window, window % 2)
+    assert [(line["step"], line["drafter"]) for line in lines(briefing, tmp_path)] == [
+        (1, 0), (2, 0), (3, 1), (4, 0), (5, 0), (6, 1)
+    ]  # fmt: skip
