@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from dflash_run.training.readings import Reading, Readings
 from policies.faults import ABSENT, Fault
 from policies.pipeline import Pipeline
 
@@ -124,19 +125,20 @@ class DeviceSampler:
             self._path.write_text(json.dumps({"missing": f"{type(error).__name__}: {error}"}) + "\n")
             return
         with self._path.open("w", encoding="ascii", buffering=1) as file:
+            readings = Readings()
             while not self._over.wait(_EVERY_S):
                 now = self._clock()
-                for gpu, handle in handles if now > 0 else ():
-                    file.write(json.dumps(_reading(pynvml, gpu, handle, now)) + "\n")
+                if now > 0:
+                    found = {gpu: _reading(pynvml, handle) for gpu, handle in handles}
+                    file.writelines(json.dumps(line) + "\n" for line in readings.add(now, found))
+            file.writelines(json.dumps(line) + "\n" for line in readings.rest())
 
 
-def _reading(nvml: Any, gpu: int, handle: Any, now: float) -> dict[str, Any]:
-    return {
-        "time_s": round(now, 3),
-        "device": f"cuda:{gpu}",
-        "utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-        "memory_bytes": nvml.nvmlDeviceGetMemoryInfo(handle).used,
-    }
+def _reading(nvml: Any, handle: Any) -> Reading:
+    return Reading(
+        utilization=nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        memory_bytes=nvml.nvmlDeviceGetMemoryInfo(handle).used,
+    )
 
 
 def physical(gpu: int) -> int:
