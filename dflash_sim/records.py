@@ -6,18 +6,25 @@ A launcher could tell a consistent story that never happened. So every worker wr
 took, and each `offer` and `Deliver` of the trace must be matched by one line, and each line by one of them.
 """
 
-from collections import Counter
+from array import array
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dflash_sim.folders import RECORDS
-from policies.effects import Assign, Deliver, End, Recall
-from policies.trace import Input, TraceError
+from policies.trace import CODE, REASONS, TraceError
 from reports.tracefile import Trace
 
 __all__ = ["RECORDS", "check_records"]
 
-Work = Counter[tuple[str, int]]
-"""(worker, batch) → how often: a batch that was computed again counts again."""
+I64 = NDArray[np.int64]
+_DIGITS: Final = 10
+"""Of the largest number that a trace can give a batch."""
+_KINDS: Final = {"target": ("offer", "assign"), "drafter": ("received", "deliver")}
+"""By role, the events that say what a worker did at least, and at most."""
 
 
 def check_records(trace: Trace, folder: Path) -> list[str]:
@@ -28,64 +35,83 @@ def check_records(trace: Trace, folder: Path) -> list[str]:
     last mail. Where the trace was cut off the workers know more than it does. Raises TraceError for a file that
     is no record.
     """
-    least, most, recalled, lost = _told(trace)
-    recorded = _recorded(folder)
-    stopped = not _ran_out(trace)
-    faults = []
-    for key in sorted(least.keys() | most.keys() | recorded.keys()):
-        worker, batch = key
-        loose = stopped or worker in lost
-        low = least[key] if loose or worker.startswith("target") else most[key] - recalled[key]
-        high = most[key] if loose or worker.startswith("drafter") else least[key]
-        if not trace.complete:
-            high = max(high, recorded[key])
-        if not low <= recorded[key] <= high:
-            times = f"{low}" if low == high else f"{low} to {high}"
-            faults.append(f"{worker}, batch {batch}: {times} by the trace, {recorded[key]} in the worker's own records")
+    told = _Told(trace)
+    files = {file.stem.replace("-", "/"): file for file in folder.glob("*.csv")}
+    faults: list[str] = []
+    for worker in sorted(files.keys() | told.workers):
+        recorded = _recorded(worker, files[worker]) if worker in files else np.zeros(0, np.int64)
+        faults += _compared(worker, told, recorded)
     return faults
 
 
-def _told(trace: Trace) -> tuple[Work, Work, Work, set[str]]:
-    """What each worker has done at least (offered, received), and at most (assigned, delivered).
+class _Told:
+    """What a trace says of its workers: one at a time, so that a run of weeks fits in little memory."""
 
-    Then what was recalled, which its drafter may not have read before; and who was lost.
-    """
-    least, most, recalled = Work(), Work(), Work()
-    lost: set[str] = set()
-    for _, event in trace.events():
-        match event:
-            case Input(name="offer", args=(target, batch)):
-                least[f"target/{target}", batch] += 1
-            case Assign(target=target, batch=batch):
-                most[f"target/{target}", batch] += 1
-            case Input(name="received", args=(drafter, batch)):
-                least[f"drafter/{drafter}", batch] += 1
-            case Deliver(drafter=drafter, batch=batch):
-                most[f"drafter/{drafter}", batch] += 1
-            case Recall(drafter=drafter, batch=batch):
-                recalled[f"drafter/{drafter}", batch] += 1
-            case Input(name="target_lost", args=(number,)):
-                lost.add(f"target/{number}")
-            case Input(name="drafter_lost", args=(number,)):
-                lost.add(f"drafter/{number}")
-    return least, most, recalled, lost
+    def __init__(self, trace: Trace) -> None:
+        header = trace.header
+        self.complete = trace.complete
+        self.workers = {f"target/{t}" for t in range(header.targets)}
+        self.workers |= {f"drafter/{d}" for d in range(header.drafters)}
+        self.stopped = not np.any((trace.kind == CODE["end"]) & (trace.extra == REASONS.index("data_exhausted")))
+        """Whether the run did not go to the end of its data."""
+        self._rows: dict[str, tuple[NDArray[np.int32], NDArray[np.int32]]] = {}
+        for kind in ("offer", "assign", "received", "deliver", "recall", "target_lost", "drafter_lost"):
+            there = trace.kind == CODE[kind]
+            self._rows[kind] = (trace.worker[there], trace.batch[there])
 
+    def batches(self, kind: str, worker: str) -> I64:
+        """The batches of these events of a worker."""
+        workers, batches = self._rows[kind]
+        return batches[workers == _number(worker)].astype(np.int64) if worker in self.workers else np.zeros(0, np.int64)
 
-def _ran_out(trace: Trace) -> bool:
-    """Whether the run went to the end of its data."""
-    return any(isinstance(event, End) and event.reason == "data_exhausted" for _, event in trace.events())
+    def lost(self, worker: str) -> bool:
+        """Whether the worker was lost on the way."""
+        return worker in self.workers and _number(worker) in self._rows[f"{_role(worker)}_lost"][0]
 
 
-def _recorded(folder: Path) -> Work:
-    found: Work = Counter()
-    for file in sorted(folder.glob("*.csv")):
-        worker = file.stem.replace("-", "/")
-        did = "computed" if worker.startswith("target") else "taken"
-        lines = file.read_bytes().split(b"\n")
-        for number, line in enumerate(lines[:-1], start=1):  # what follows the last line end was cut off by a kill
-            word, _, batch = line.partition(b",")
-            if word != did.encode() or not batch.isdigit():
-                wrong = f"line {number} is {line[:40]!r}, not `{did},` and a batch"
+def _role(worker: str) -> str:
+    return "target" if worker.startswith("target") else "drafter"
+
+
+def _number(worker: str) -> int:
+    return int(worker.partition("/")[2])
+
+
+def _compared(worker: str, told: _Told, recorded: I64) -> Iterator[str]:
+    """A recall may not have been read by its drafter before it took the batch."""
+    role = _role(worker)
+    least, most = (told.batches(kind, worker) for kind in _KINDS[role])
+    recalled = told.batches("recall", worker) if role == "drafter" else recorded[:0]
+    batches, counts = _counted(recorded=recorded, least=least, most=most, recalled=recalled)
+    loose = told.stopped or told.lost(worker)
+    low = counts["least"] if loose or role == "target" else counts["most"] - counts["recalled"]
+    high = counts["most"] if loose or role == "drafter" else counts["least"]
+    if not told.complete:
+        high = np.maximum(high, counts["recorded"])
+    for at in np.flatnonzero((counts["recorded"] < low) | (counts["recorded"] > high)):
+        times = f"{low[at]}" if low[at] == high[at] else f"{low[at]} to {high[at]}"
+        own = f"{counts['recorded'][at]} in the worker's own records"
+        yield f"{worker}, batch {batches[at]}: {times} by the trace, {own}"
+
+
+def _counted(**lists: I64) -> tuple[I64, Mapping[str, I64]]:
+    """All batches that occur, rising, and how often each is in each list."""
+    batches = np.unique(np.concatenate(list(lists.values())))
+    counts = {name: np.bincount(np.searchsorted(batches, each), minlength=len(batches)) for name, each in lists.items()}
+    return batches, counts
+
+
+def _recorded(worker: str, file: Path) -> I64:
+    """The batches of a worker's own lines; what follows the last line end was cut off by a kill."""
+    did = b"computed" if _role(worker) == "target" else b"taken"
+    found = array("q")
+    with file.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                break
+            word, _, batch = line[:-1].partition(b",")
+            if word != did or not batch.isdigit() or len(batch) > _DIGITS:
+                wrong = f"line {number} is {line[:-1][:40]!r}, not `{did.decode()},` and a batch"
                 raise TraceError(file, wrong, "replay the run's folder as it was written")
-            found[worker, int(batch)] += 1
-    return found
+            found.append(int(batch))
+    return np.array(found, np.int64)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dflash_run.training.devices import physical
+from dflash_run.training.handles import handle_of
 
 _EVERY_S: Final = 0.1
 _SETTLED_S: Final = 1.2
@@ -25,8 +25,8 @@ class PowerMeter:
             import pynvml
 
             pynvml.nvmlInit()
-            self._gpu = pynvml.nvmlDeviceGetHandleByIndex(physical(int(name.partition(":")[2] or 0)))
-            self._nvml = pynvml
+            self._gpu = handle_of(pynvml, int(name.partition(":")[2] or 0))
+            self._nvml = None if self._gpu is None else pynvml
 
     def room(self) -> dict[str, float] | None:
         """Its limit and its idle draw in watts, read now that nothing runs; None: not known."""

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any
 
 from dflash_run.briefing import Posts
 from dflash_run.crew import Worker
@@ -14,7 +13,7 @@ from dflash_run.training.messages import ComputeStates, Evaluate, Evaluated, Hel
 from dflash_run.training.progress import Progress
 from dflash_run.training.saving import Saving
 from dflash_run.training.scalars import Scalars
-from dflash_run.training.unmoved import Unmoved
+from dflash_run.training.steplog import StepLog
 from dflash_run.transport.parcel import HOST, Parcel
 from dflash_run.transport.slots import SlotTable
 from policies.effects import Deliver, Step
@@ -36,6 +35,8 @@ class TrainingBriefing:
     save_every: int
     evaluate_every: int
     log_every: int
+    groups: int = 1
+    """Of drafters that step together: one, or under `none` as many as there are drafters."""
     clock: Callable[[], float] = field(default=lambda: 0.0)
     """Seconds since the start of the run; the launcher's, once there is one."""
 
@@ -46,17 +47,17 @@ class TrainingBriefing:
         self._figures: dict[int, dict[str, float]] = {}
         """Held-out figures by step; none where the evaluation failed."""
         self._failures: list[str] = []
-        self.unmoved = Unmoved()
+        before = self.progress.steps_before
+        self.steps = StepLog(self.scalars, groups=self.groups, every=self.log_every, before=before)
         self._tried: set[int] = set()
         """Drafters that were asked for the last checkpoint."""
         self._over = False
-        self._logged = -1
 
     @property
     def failures(self) -> list[str]:
         """What could not be written, evaluated or trained, in words."""
         saving = [] if self.saving is None else self.saving.failures
-        return [*self.held_out.failures(), *self.unmoved.failures(), *self._failures, *saving]
+        return [*self.held_out.failures(), *self.steps.failures(), *self._failures, *saving]
 
     @property
     def unsaved(self) -> bool:
@@ -99,6 +100,7 @@ class TrainingBriefing:
 
     def committed(self, step: int, batches: tuple[int, ...], drafters: tuple[int, ...]) -> Posts:
         self.progress.commit(batches)
+        self.steps.committed(step, self.progress.step, self.clock())
         if not drafters:
             return
         saves = bool(self.save_every) and self.progress.steps % self.save_every == 0
@@ -143,21 +145,11 @@ class TrainingBriefing:
             case HeldOut():
                 self.held_out.heard(message)
             case Applied(step=step, report=dict() as report):
-                self._log(step, report)
+                self.steps.heard(step, report)
             case Evaluated():
                 self._evaluated(message)
             case Saved() if self.saving is not None:
                 self.saving.heard(message, self._figures.get(message.step, {}))
-
-    def _log(self, step: int, report: dict[str, Any]) -> None:
-        """Of each step the first report is written: under `step` and `pooled` all say the same."""
-        if step <= self._logged:
-            return
-        self._logged = step
-        self.scalars.latest.update(report)
-        self.unmoved.note(step, report)
-        if (step + 1) % self.log_every == 0 or step == 0:
-            self.scalars.log(self.progress.steps_before + step + 1, self.clock(), report)
 
     def _evaluated(self, told: Evaluated) -> None:
         self._figures[told.step] = told.values

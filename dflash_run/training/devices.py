@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from dflash_run.training.handles import handle_of
+from dflash_run.training.readings import Reading, Readings
 from policies.faults import ABSENT, Fault
 from policies.pipeline import Pipeline
 
@@ -119,28 +120,35 @@ class DeviceSampler:
             import pynvml
 
             pynvml.nvmlInit()
-            handles = [(gpu, pynvml.nvmlDeviceGetHandleByIndex(physical(gpu))) for gpu in self._gpus]
         except Exception as error:  # a missing library or driver must not end a training
-            self._path.write_text(json.dumps({"missing": f"{type(error).__name__}: {error}"}) + "\n")
+            self._say_missing(f"{type(error).__name__}: {error}")
             return
+        found = {gpu: handle_of(pynvml, gpu) for gpu in self._gpus}
+        handles = {gpu: handle for gpu, handle in found.items() if handle is not None}
+        if handles:
+            self._follow(pynvml, handles)
+        else:
+            self._say_missing("which of the driver's GPUs are used here cannot be told")
+
+    def _say_missing(self, why: str) -> None:
+        self._path.write_text(json.dumps({"missing": why}) + "\n")
+
+    def _follow(self, nvml: Any, handles: dict[int, Any]) -> None:
         with self._path.open("w", encoding="ascii", buffering=1) as file:
+            readings = Readings()
             while not self._over.wait(_EVERY_S):
                 now = self._clock()
-                for gpu, handle in handles if now > 0 else ():
-                    file.write(json.dumps(_reading(pynvml, gpu, handle, now)) + "\n")
+                if now > 0:
+                    found = {gpu: _reading(nvml, handle) for gpu, handle in handles.items()}
+                    file.writelines(json.dumps(line) + "\n" for line in readings.add(now, found))
+            file.writelines(json.dumps(line) + "\n" for line in readings.rest())
 
 
-def _reading(nvml: Any, gpu: int, handle: Any, now: float) -> dict[str, Any]:
-    return {
-        "time_s": round(now, 3),
-        "device": f"cuda:{gpu}",
-        "utilization": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-        "memory_bytes": nvml.nvmlDeviceGetMemoryInfo(handle).used,
-    }
-
-
-def physical(gpu: int) -> int:
-    """The driver's number of the GPU that this process calls `cuda:gpu`."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    parts = [part.strip() for part in visible.split(",") if part.strip()]
-    return int(parts[gpu]) if gpu < len(parts) and parts[gpu].isdigit() else gpu
+def _reading(nvml: Any, handle: Any) -> Reading:
+    """A part of a GPU (MIG) has memory of its own and no use that the driver tells."""
+    utilization = memory = None
+    with contextlib.suppress(Exception):
+        utilization = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    with contextlib.suppress(Exception):
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle).used
+    return Reading(utilization, memory)

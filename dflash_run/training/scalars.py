@@ -20,14 +20,15 @@ class Scalars:
         self.failure = ""
         """Why lines are missing; empty: none are."""
 
-    def log(self, step: int, time_s: float, values: Mapping[str, float]) -> None:
-        """One line; `step` counts optimizer steps, `time_s` from the start of the run."""
+    def log(self, step: int, time_s: float, values: Mapping[str, float], drafter: int | None = None) -> None:
+        """One line; `step` counts optimizer steps, `time_s` from the start of the run. `drafter`: None: of all."""
         self.latest.update(values)
+        whose = {} if drafter is None else {"drafter": drafter}
         finite = {name: value if _finite(value) else None for name, value in values.items()}
-        line = json.dumps({"step": step, "time_s": time_s, **finite}, allow_nan=False) + "\n"
+        line = json.dumps({"step": step, "time_s": time_s, **whose, **finite}, allow_nan=False) + "\n"
         self._try(FILE, lambda: self._file.write(line))
         if self._tracker is not None:
-            told = {name: value for name, value in finite.items() if value is not None}
+            told = whose | {name: value for name, value in finite.items() if value is not None}
             self._try("training.tracker", lambda: self._tracker.log(told, step=step))
 
     def close(self) -> None:

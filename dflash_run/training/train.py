@@ -103,7 +103,7 @@ def train(
             limits=Limits(
                 at_s=pipeline.stop.at_s, watchdog_s=pipeline.stop.watchdog_s, start_s=START_S, close_s=CLOSE_S
             ),
-            interrupted=lambda: asked() or bool(recording.failure) or briefing.unmoved.diverged,
+            interrupted=lambda: asked() or bool(recording.failure) or briefing.steps.diverged,
             watch=None if watch is None else lambda now: watch(now, run, _figures(scalars, briefing)),
         )
         briefing.clock = launcher.now
@@ -115,7 +115,7 @@ def train(
     run.failures.extend(failure for failure in (scalars.failure, recording.failure) if failure)
     run.told["launcher"] = launcher.cost()
     told = _told(prepared, progress, scalars, slots, folder)
-    broken = launcher.broken or recording.failure or briefing.unmoved.lost()
+    broken = launcher.broken or recording.failure or briefing.steps.lost()
     told["training"] |= {"unsaved": briefing.unsaved, "broken": broken or None}
     return run, told
 
@@ -155,6 +155,7 @@ def _briefing(
         save_every=training.save_every,
         evaluate_every=training.evaluate_every,
         log_every=training.log_every,
+        groups=prepared.pipeline.topology.drafters if training.sync == "none" else 1,
     )
 
 

@@ -19,7 +19,7 @@ from reports.draw.style import (
     styled,
     time_unit,
 )
-from reports.sampled import Samples
+from reports.sampled import Samples, spans
 
 F64 = NDArray[np.float64]
 
@@ -64,6 +64,8 @@ def learning(key: str, name: str, scalars: Samples) -> Plate | None:
     figure.align_ylabels()
     legend_below(figure, axes[0])
     how = f" Long series are drawn by the means of {_POINTS:,} groups of neighbouring steps." if thinned else ""
+    if len(scalars["drafter"][0]):
+        how += " The drafters trained apart (sync: none): a training curve goes through the steps of all of them."
     return Plate(
         key=key,
         title="What was learnt",
@@ -91,9 +93,9 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
         times, values = sampled[f"utilization/{device}"]
         over |= bool((values > 1).any())
         values = np.clip(values, 0.0, 1.0)
-        mean = float(values.mean())
+        mean = float(np.average(values, weights=spans(times)))
         line: Any = {"color": colour(number), "linestyle": dash(number), "linewidth": 1.2}
-        shown_s, shown = thin(times, values, _SAMPLES)
+        shown_s, shown = thin_by_time(times, values, _SAMPLES)
         axes[0].plot(shown_s / seconds, 100 * shown, label=f"{short(device)}, mean {mean:.0%}", **line)
         said.append(f"{device} {mean:.0%}")
     axes[0].set_ylim(0, 105)
@@ -101,7 +103,7 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
     if memory:
         scale, sign = byte_unit(max(float(sampled[f"memory_bytes/{d}"][1].max(initial=0.0)) for d in found))
         for number, device in enumerate(found):
-            times, values = thin(*sampled[f"memory_bytes/{device}"], _SAMPLES)
+            times, values = thin_by_time(*sampled[f"memory_bytes/{device}"], _SAMPLES)
             axes[1].plot(times / seconds, values / scale, color=colour(number), linestyle=dash(number), linewidth=1.2)
         axes[1].set_ylim(0, None)
         axes[1].set_ylabel(f"memory [{sign}]")
@@ -113,8 +115,8 @@ def devices(key: str, name: str, sampled: Samples) -> Plate | None:
         key=key,
         title="Devices",
         alt=f"{name}: mean utilisation {', '.join(said)}.",
-        caption=f"From devices.jsonl, drawn by the means of at most {_SAMPLES} groups of samples. A device may be busy "
-        f"and still wait: the workers' bars say what for.{few}{clipped}",
+        caption=f"From devices.jsonl, drawn by the means over at most {_SAMPLES} equal parts of the time. A device may "
+        f"be busy and still wait: the workers' bars say what for.{few}{clipped}",
         figure=figure,
     )
 
@@ -126,6 +128,19 @@ def thin(x: F64, values: F64, most: int = _POINTS) -> tuple[F64, F64]:
     edges = np.linspace(0, len(x), most + 1).astype(np.int64)
     sizes = np.diff(edges)
     return _means(x, edges, sizes), _means(values, edges, sizes)
+
+
+def thin_by_time(times: F64, values: F64, most: int) -> tuple[F64, F64]:
+    """The series itself, or its means over `most` equal parts of the time: samples may lie ever further apart."""
+    if len(times) <= most:
+        return times, values
+    begin, length = float(times[0]), max(float(times[-1] - times[0]), 1e-9)
+    part = np.minimum(((times - begin) / length * most).astype(np.int64), most - 1)
+    weights = spans(times)
+    total = np.bincount(part, weights)
+    known = total > 0
+    shown_s, shown = (np.bincount(part, weights * each)[known] / total[known] for each in (times, values))
+    return shown_s, shown
 
 
 def _course(what: str, values: F64) -> str:

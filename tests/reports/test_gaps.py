@@ -36,3 +36,14 @@ def test_a_gap_stays_a_gap_where_a_long_series_is_thinned() -> None:
     values = np.ones(5_000)
     values[2_500] = np.nan
     assert np.isnan(thin(np.arange(5_000.0), values)[1]).sum() == 1
+
+
+def test_a_curve_through_the_steps_of_drafters_that_trained_apart_says_so(tmp_path: Path) -> None:
+    lines = [f'{{"step": {k}, "drafter": {k % 2}, "loss": 1.0}}' for k in range(1, 9)]
+    (tmp_path / "scalars.jsonl").write_text("\n".join(lines))
+    apart = read_scalars(tmp_path, [])
+    (tmp_path / "scalars.jsonl").write_text('{"step": 1, "loss": 1.0}')
+    together = read_scalars(tmp_path, [])
+    assert apart is not None and together is not None
+    captions = [plate.caption for plate in (learning("k", "run", each) for each in (apart, together)) if plate]
+    assert [("trained apart" in caption) for caption in captions] == [True, False]

@@ -24,6 +24,8 @@ def play(monkeypatch: pytest.MonkeyPatch, usage: Any) -> list[int]:
 
     driver = SimpleNamespace(
         nvmlInit=lambda: None,
+        nvmlDeviceGetCount=lambda: 8,
+        nvmlDeviceGetName=lambda gpu: "of one kind",
         nvmlDeviceGetHandleByIndex=handle,
         nvmlDeviceGetEnforcedPowerLimit=lambda gpu: 700_000,
         nvmlDeviceGetPowerUsage=usage,
@@ -39,7 +41,13 @@ def test_limit_and_idle_draw_are_read_in_watts_from_the_gpu_that_this_process_se
 ) -> None:
     asked = play(monkeypatch, lambda gpu: 118_400)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,3")
-    assert PowerMeter("cuda:1").room() == {"limit_watts": 700.0, "idle_watts": 118.4} and asked == [3]
+    assert PowerMeter("cuda:1").room() == {"limit_watts": 700.0, "idle_watts": 118.4} and asked[-1] == 3
+
+
+def test_of_a_gpu_that_the_driver_does_not_know_no_watts_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    play(monkeypatch, lambda gpu: 118_400)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-of-another-host")
+    assert PowerMeter("cuda:0").room() is None
 
 
 def test_readings_are_collected_while_something_is_measured_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
