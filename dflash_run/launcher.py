@@ -103,6 +103,7 @@ class Launcher:
         """How often the group broke since the last commit."""
         self._refusals = Refusals()
         self._sources: dict[int, int] = {}
+        """The target of each batch that was delivered and is not committed."""
         self._stopping: tuple[str, float] | None = None
         """Why the run is to be stopped, and until when a step being applied may take, by the wall."""
         self._workers: list[Worker] = [("target", t) for t in dispatcher.targets]
@@ -270,6 +271,8 @@ class Launcher:
         batches = self._applying.pop(step).batches
         self._breaks = 0
         self._tell("commit", step, batches)
+        for batch in batches:
+            del self._sources[batch]
         for worker, message in self._briefing.committed(step, batches, tuple(self._people.drafters())):
             self._post(worker[1], message)
         self._tell_late()
