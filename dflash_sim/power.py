@@ -10,7 +10,7 @@ Only workers whose draw was seen to add up have any here. Those that take turns 
 that come up against the limit by themselves have it in their factors already.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -31,6 +31,8 @@ class Power:
     """[W]: where each is; None: on none."""
     spare: float
     """Watts of a GPU beside its idle draw, > 0."""
+    by_role: Mapping[str, float]
+    """What a busy worker of each role that was measured adds."""
 
     @property
     def matters(self) -> bool:
@@ -44,9 +46,9 @@ class Power:
             return 1.0
         return self._slowed(self._asked(gpu, {worker, *busy}))
 
-    def load_of(self, workers: Sequence[int]) -> float:
-        """How much longer workers like these take that are busy on one GPU, wherever they are here; ≥ 1."""
-        return self._slowed(sum(self.watts[each] for each in workers))
+    def load_of(self, roles: Sequence[str]) -> float:
+        """How much longer workers of these roles take that are busy on one GPU; ≥ 1."""
+        return self._slowed(sum(self.by_role.get(role, 0.0) for role in roles))
 
     def _slowed(self, asked: float) -> float:
         return float((asked / self.spare) ** _ROOT) if asked > self.spare else 1.0
@@ -67,7 +69,7 @@ def power_of(measured: InterferenceProfile, gpus: Sequence[str | None], roles: S
             drawn.setdefault(role, []).append(max(watts - known.idle_watts, 0.0))
     each = {role: sum(values) / len(values) for role, values in drawn.items()}
     adds = [each.get(role, 0.0) if gpu is not None else 0.0 for role, gpu in zip(roles, gpus, strict=True)]
-    return Power(adds, gpus, known.limit_watts - known.idle_watts)
+    return Power(adds, gpus, known.limit_watts - known.idle_watts, each)
 
 
 def _adds_up(pair: PairProfile, known: PowerProfile) -> bool:

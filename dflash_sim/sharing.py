@@ -3,14 +3,15 @@
 A worker's factor is how much longer its work takes while a set of others is busy. It is composed from pairs that were
 measured at once, never from the topology itself:
 
-    factor(i) = load · (1 + Σ over busy j of (f(i, j) − 1) − relief(i) · (busy others on its GPU beyond the first))
+    factor(i) = load · (1 + Σ over busy j of (f(i, j) − 1) − Σ over busy j on its GPU, but the first, of relief(i, j))
 
 The sum and not the product: of k workers that each use a resource fully every one gets 1/k of it, so that a pair's
 factor of 2 must become k for k workers (the sum gives 1 + (k − 1)·1), where the product would give 2^(k−1). Small
-factors compose alike either way. `relief`, see `trios`, is what further neighbours cost less than the first. `load` is
-what pairs cannot show: on a host of C cores, workers that keep c cores each busy run at full speed up to C of them and
-share the cores beyond: load = max(1, busy cores / C). On a GPU it is that of its power, see `power`. What a pair's own
-load explains is not counted again in f.
+factors compose alike either way. `relief`, see `trios`, is what further neighbours cost less than the first, which is
+the one of the greatest relief; it is never more than the neighbour's own f − 1, so that nobody makes anyone faster.
+`load` is what pairs cannot show: on a host of C cores, workers that keep c cores each busy run at full speed up to C
+of them and share the cores beyond: load = max(1, busy cores / C). On a GPU it is that of its power, see `power`. What a
+pair's own load explains is not counted again in f.
 
 A copy to a drafter, and a step, have factors of their own where the pairs were measured with them. A copy slows nobody:
 it is short and leaves the processors alone.
@@ -63,10 +64,8 @@ class Interference:
     """Cores of the host."""
     power: Power | None = None
     """What workers on GPUs draw; None: less than any limit."""
-    gpus: Sequence[str | None] = ()
-    """[W]: where each is; None: on none. Needed with `relief`."""
-    relief: Sequence[float] | None = None
-    """[W]: what a further worker on its GPU costs each less than the first; None: nothing."""
+    relief: Sequence[Mapping[Index, float]] | None = None
+    """[W]: of each other worker on i's GPU, what it costs i less where it is not the first; None: nothing."""
 
     @property
     def matters(self) -> bool:
@@ -84,8 +83,8 @@ class Interference:
         row = matrix[worker]
         together = 1.0 + sum(row[other] - 1.0 for other in busy if other != worker)
         if self.relief is not None and kind == COMPUTE:
-            near = sum(self.gpus[other] == self.gpus[worker] for other in busy if other != worker)
-            together = max(together - self.relief[worker] * max(near - 1, 0), 1.0)
+            near = [self.relief[worker][other] for other in busy if other in self.relief[worker]]
+            together -= sum(near) - max(near, default=0.0)
         if self.power is not None and kind != COPY:
             together *= self.power.load(worker, busy)
         if not self.cores[worker]:
@@ -267,29 +266,33 @@ def composed(
     cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
     gpus = [device if str(device).startswith("cuda") else None for device in devices]
     power = power_of(measured, gpus, roles)
+    load = _unloaded if power is None else power.load_of
+    count = range(len(devices))
 
     def matrix(kind: str) -> Matrix | None:
-        pairs = _pairs(measured, kind)
-        if not pairs and kind != COMPUTE:
+        near, far = _near(measured, kind, load), _far(measured, kind)
+        if not near and not far and kind != COMPUTE:
             return None
-        count = range(len(devices))
-        return [[1.0 if i == j else factor(pairs, i, j) for j in count] for i in count]
+        return [[1.0 if i == j else factor(near, far, i, j) for j in count] for i in count]
 
-    def factor(pairs: Mapping[tuple[str, str, bool], float], i: int, j: int) -> float:
-        on_gpu = _on_gpu(devices, i, j)
-        found = pairs.get((roles[i], roles[j], on_gpu), 1.0)
-        load = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
-        if power is not None and on_gpu:
-            load *= power.load(i, [j])
-        return max(1.0, found / load)
+    def factor(near: Mapping[Sides, tuple[float, float]], far: Mapping[Sides, float], i: int, j: int) -> float:
+        if _on_gpu(devices, i, j):
+            return near.get((roles[i], roles[j]), (1.0, 0.0))[0]
+        loaded = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
+        return max(1.0, far.get((roles[i], roles[j]), 1.0) / loaded)
 
     computing = matrix(COMPUTE)
     assert computing is not None
-    spared = reliefs(measured, _known(measured, COMPUTE), power, roles)
-    relief = [spared.get(role, 0.0) if gpu is not None else 0.0 for role, gpu in zip(roles, gpus, strict=True)]
+    spared = reliefs(measured, _near(measured, COMPUTE, load), load)
+
+    def relief(i: int) -> dict[Index, float]:
+        most = spared.get(roles[i], 0.0)
+        near = [j for j in count if most and i != j and _on_gpu(devices, i, j)]
+        return {j: min(most, computing[i][j] - 1) for j in near}
+
+    reliefs_of = [relief(i) for i in count]
     return Interference(
-        gpus=gpus,
-        relief=relief if any(relief) else None,
+        relief=reliefs_of if any(reliefs_of) else None,
         factors=computing,
         copying=matrix(COPY),
         stepping=matrix(STEP),
@@ -299,17 +302,42 @@ def composed(
     )
 
 
-def _pairs(measured: InterferenceProfile, kind: str) -> dict[Sides, float]:
-    """Factors; 1 where one is not above 1 by more than its error, which else would add up over the workers."""
-    return {key: mean if mean - 1 > SURE * error else 1.0 for key, (mean, error) in _known(measured, kind).items()}
+def _unloaded(roles: Sequence[str]) -> float:
+    return 1.0
 
 
-def _known(measured: InterferenceProfile, kind: str) -> dict[Sides, tuple[float, float]]:
-    """Factors and their standard errors.
+def _near(
+    measured: InterferenceProfile, kind: str, load: Callable[[Sequence[str]], float]
+) -> dict[Sides, tuple[float, float]]:
+    """Factors on one GPU as they are composed, the pair's own load left out, and their standard errors.
+
+    A copy is not slowed by the load, so that its factor holds none.
+    """
+    found = {}
+    for (role, other, on_gpu), (mean, error) in _known(measured, kind).items():
+        if on_gpu:
+            loaded = load((role, other)) if kind != COPY else 1.0
+            found[role, other] = max(1.0, _sure(mean, error) / loaded), error / loaded
+    return found
+
+
+def _far(measured: InterferenceProfile, kind: str) -> dict[Sides, float]:
+    """Factors of workers that share the host only."""
+    known = _known(measured, kind)
+    return {(role, other): _sure(*known[role, other, on_gpu]) for role, other, on_gpu in known if not on_gpu}
+
+
+def _sure(factor: float, error: float) -> float:
+    """1 where it is not above 1 by more than its error, which else would add up over the workers."""
+    return factor if factor - 1 > SURE * error else 1.0
+
+
+def _known(measured: InterferenceProfile, kind: str) -> dict[tuple[str, str, bool], tuple[float, float]]:
+    """Factors and their standard errors, by role, role of the other, and whether they share a GPU.
 
     Where pairs differ only in which GPU they share, or in whose place is first, their mean counts.
     """
-    found: dict[Sides, list[tuple[float, float]]] = {}
+    found: dict[tuple[str, str, bool], list[tuple[float, float]]] = {}
     for pair in measured.pairs:
         on_gpu = pair.shared.startswith("cuda")
         for role, other, side in ((pair.a, pair.b, "a"), (pair.b, pair.a, "b")):

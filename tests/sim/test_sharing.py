@@ -1,11 +1,14 @@
 """Workers that slow each other down: composition, closed forms, conservation, and the plain path where nobody does."""
 
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import simpy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dflash_sim.comparison import predict
 from dflash_sim.prediction import simulate, summary_of
@@ -409,6 +412,37 @@ def test_power_that_three_already_lack_is_no_relief() -> None:
     slowed = (750 / 580) ** (1 / 3)
     measured["trios"] = [{"workers": ["target", "drafter", "target"], "shared": "cuda:0", "factors": [slowed] * 3}]
     assert composed(measured, **EIGHT).relief is None
+
+
+def test_a_neighbour_whose_cost_is_in_doubt_makes_nobody_faster() -> None:
+    measured = with_trio(1.03, 1.04)
+    measured["pairs"][1] |= {"factor_a": 1.015, "factor_a_error": 0.01}  # what a drafter costs a target
+    measured["trios"] = [{"workers": ["target"] * 3, "shared": "cuda:0", "factors": [1.04] * 3, "errors": [0.001] * 3}]
+    found = composed(measured, devices=["cuda:0"] * 6, roles=["target"] * 3 + ["drafter"] * 3)
+    factors = [found.factor(0, range(busy)) for busy in (2, 3, 4, 6)]
+    assert factors == pytest.approx([1.03, 1.04, 1.04, 1.04])
+
+
+THREES = [["target", "drafter", "target"], ["drafter", "drafter", "target"], ["target"] * 3]
+
+
+@given(st.data())
+def test_three_come_out_as_they_were_measured_with_and_without_power(data: st.DataObject) -> None:
+    """Within two standard errors, unless a third neighbour would make a worker faster: then it costs nothing."""
+    cost, error = st.floats(0.0, 0.2), st.floats(0.0, 0.02)
+    watts = data.draw(st.sampled_from([0.0, 150.0, 250.0, 320.0]))
+    measured = on_parts(watts, min(2 * watts, 590.0))
+    for each, side in product(measured["pairs"], "ab"):
+        each |= {f"factor_{side}": 1 + data.draw(cost), f"factor_{side}_error": data.draw(error)}
+    roles, errors = data.draw(st.sampled_from(THREES)), [data.draw(error)] * 3
+    three = {role: 1 + data.draw(st.floats(0.0, 0.5)) for role in roles}
+    trio = {"workers": roles, "shared": "cuda:0", "factors": [three[role] for role in roles], "errors": errors}
+    found = composed(measured | {"trios": [trio]}, devices=["cuda:0"] * 3, roles=roles)
+    load = max(1.0, 3 * watts / 580) ** (1 / 3)
+    doubts = [each[f"factor_{side}_error"] for each, side in product(measured["pairs"], "ab")]
+    for worker, role in enumerate(roles):
+        known = max(three[role], load * max(found.factors[worker]))
+        assert found.factor(worker, range(3)) == pytest.approx(known, abs=2 * load * sum([errors[0], *doubts]) + 1e-9)
 
 
 @pytest.mark.parametrize(
