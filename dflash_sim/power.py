@@ -10,7 +10,7 @@ Only workers whose draw was seen to add up have any here. Those that take turns 
 that come up against the limit by themselves have it in their factors already.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +27,8 @@ class Power:
 
     watts: Sequence[float]
     """[W]: what each adds to its GPU's draw while it is busy."""
-    gpus: Sequence[str | None]
-    """[W]: where each is; None: on none."""
+    gpus: Sequence[Set[str]]
+    """[W]: those that each is on; it draws from each of them, and the slowest holds it up."""
     spare: float
     """Watts of a GPU beside its idle draw, > 0."""
     by_role: Mapping[str, float]
@@ -37,14 +37,12 @@ class Power:
     @property
     def matters(self) -> bool:
         """Whether all workers of some GPU together ask for more than there is."""
-        return any(self._asked(gpu, range(len(self.watts))) > self.spare for gpu in set(self.gpus) - {None})
+        return any(self._asked(gpu, range(len(self.watts))) > self.spare for gpu in set().union(*self.gpus))
 
     def load(self, worker: int, busy: Sequence[int]) -> float:
         """How much longer the worker takes while these are busy, itself among them or not; ≥ 1."""
-        gpu = self.gpus[worker]
-        if gpu is None:
-            return 1.0
-        return self._slowed(self._asked(gpu, {worker, *busy}))
+        those = {worker, *busy}
+        return max((self._slowed(self._asked(gpu, those)) for gpu in self.gpus[worker]), default=1.0)
 
     def load_of(self, roles: Sequence[str]) -> float:
         """How much longer workers of these roles take that are busy on one GPU; ≥ 1."""
@@ -53,12 +51,12 @@ class Power:
     def _slowed(self, asked: float) -> float:
         return float((asked / self.spare) ** _ROOT) if asked > self.spare else 1.0
 
-    def _asked(self, gpu: str | None, workers: Iterable[int]) -> float:
-        return sum(self.watts[each] for each in workers if self.gpus[each] == gpu)
+    def _asked(self, gpu: str, workers: Iterable[int]) -> float:
+        return sum(self.watts[each] for each in workers if gpu in self.gpus[each])
 
 
-def power_of(measured: InterferenceProfile, gpus: Sequence[str | None], roles: Sequence[str]) -> Power | None:
-    """The power of workers on these GPUs (None: on none); None where nothing was measured, or where they take turns."""
+def power_of(measured: InterferenceProfile, gpus: Sequence[Set[str]], roles: Sequence[str]) -> Power | None:
+    """The power of workers on these GPUs; None where nothing was measured, or where they take turns."""
     known, pairs = measured.power, [pair for pair in measured.pairs if pair.watts_both is not None]
     if known is None or not pairs or not all(_adds_up(pair, known) for pair in pairs):
         return None
@@ -68,7 +66,7 @@ def power_of(measured: InterferenceProfile, gpus: Sequence[str | None], roles: S
             assert watts is not None, "checked when read"
             drawn.setdefault(role, []).append(max(watts - known.idle_watts, 0.0))
     each = {role: sum(values) / len(values) for role, values in drawn.items()}
-    adds = [each.get(role, 0.0) if gpu is not None else 0.0 for role, gpu in zip(roles, gpus, strict=True)]
+    adds = [each.get(role, 0.0) if on else 0.0 for role, on in zip(roles, gpus, strict=True)]
     return Power(adds, gpus, known.limit_watts - known.idle_watts, each)
 
 

@@ -39,6 +39,9 @@ Index = int
 
 Matrix = Sequence[Sequence[float]]
 
+Place = str | tuple[str, ...] | None
+"""The device of a worker, or the GPUs that it spreads over; None: the file names none."""
+
 COMPUTE: Final = "factor"
 COPY: Final = "copy"
 STEP: Final = "step"
@@ -207,7 +210,7 @@ def _wait(service: _Service) -> float:
 def interference_of(pipeline: Pipeline, profile: Profile) -> Interference | None:
     """What the profile says of this topology; None where nobody slows anybody."""
     devices, roles = _workers(pipeline, profile)
-    threads = _threads(profile) if "cpu" in devices else 1
+    threads = _threads(profile) if any("cpu" in names for names in devices) else 1
     found = composed(profile.interference, devices=devices, roles=roles, threads=threads)
     return found if found.matters else None
 
@@ -219,25 +222,25 @@ def unmeasured_pairs(pipeline: Pipeline, profile: Profile) -> list[str]:
     devices, roles = _workers(pipeline, profile)
     known = _known(profile.interference, COMPUTE)
     found = {
-        f"{roles[i]} and {roles[j]} on {'one GPU' if _on_gpu(devices, i, j) else 'the host'}": None
+        f"{roles[i]} and {roles[j]} on {'one GPU' if _on_gpu(devices[i], devices[j]) else 'the host'}": None
         for i, j in combinations(range(len(devices)), 2)
-        if (roles[i], roles[j], _on_gpu(devices, i, j)) not in known
+        if (roles[i], roles[j], _on_gpu(devices[i], devices[j])) not in known
     }
     return list(found)
 
 
-def _on_gpu(devices: Sequence[str | None], i: Index, j: Index) -> bool:
-    return devices[i] == devices[j] and str(devices[i]).startswith("cuda")
+def _on_gpu(one: Sequence[str], other: Sequence[str]) -> bool:
+    return any(name in other and name.startswith("cuda") for name in one)
 
 
-def _workers(pipeline: Pipeline, profile: Profile) -> tuple[list[str | None], list[str]]:
-    """The device of each worker, None where nothing names it, and its role."""
+def _workers(pipeline: Pipeline, profile: Profile) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The devices of each worker, () where nothing names one, and its role."""
     topology = pipeline.topology
     counts: dict[Role, int] = {"target": topology.targets, "drafter": topology.drafters}
-    devices: list[str | None] = []
+    devices: list[tuple[str, ...]] = []
     for role, workers in counts.items():
-        usual = "cpu" if profile.settings.get(f"{role}_device") == "cpu" else None
-        devices += topology.named(role) or [usual] * workers
+        usual = ("cpu",) if profile.settings.get(f"{role}_device") == "cpu" else ()
+        devices += topology.spread(role) or [usual] * workers
     return devices, [role for role, workers in counts.items() for _ in range(workers)]
 
 
@@ -253,18 +256,19 @@ def _threads(profile: Profile) -> int:
 def composed(
     measured: InterferenceProfile,
     *,
-    devices: Sequence[str | None],
+    devices: Sequence[Place],
     roles: Sequence[str],
     threads: int = 1,
 ) -> Interference:
     """The interference of workers on these devices, from a profile's `interference`.
 
-    `devices`: each worker's, None where the file names none; `roles`: `target` or `drafter`. Two workers on one GPU
-    take the pair measured on a GPU, all others the host's. Workers on the CPU use `threads` cores of it.
+    `devices`: each worker's; `roles`: `target` or `drafter`. Two workers that share any GPU take the pair measured on a
+    GPU, all others the host's. Workers on the CPU use `threads` cores of it.
     """
     host = measured.cores or float("inf")
-    cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
-    gpus = [device if str(device).startswith("cuda") else None for device in devices]
+    named = [() if place is None else (place,) if isinstance(place, str) else place for place in devices]
+    cores = [float(threads) if "cpu" in names else 0.0 for names in named]
+    gpus = [frozenset(name for name in names if name.startswith("cuda")) for names in named]
     power = power_of(measured, gpus, roles)
     load = _unloaded if power is None else power.load_of
     count = range(len(devices))
@@ -276,7 +280,7 @@ def composed(
         return [[1.0 if i == j else factor(near, far, i, j) for j in count] for i in count]
 
     def factor(near: Mapping[Sides, tuple[float, float]], far: Mapping[Sides, float], i: int, j: int) -> float:
-        if _on_gpu(devices, i, j):
+        if gpus[i] & gpus[j]:
             return near.get((roles[i], roles[j]), (1.0, 0.0))[0]
         loaded = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
         return max(1.0, far.get((roles[i], roles[j]), 1.0) / loaded)
@@ -287,7 +291,7 @@ def composed(
 
     def relief(i: int) -> dict[Index, float]:
         most = spared.get(roles[i], 0.0)
-        near = [j for j in count if most and i != j and _on_gpu(devices, i, j)]
+        near = [j for j in count if most and i != j and gpus[i] & gpus[j]]
         return {j: min(most, computing[i][j] - 1) for j in near}
 
     reliefs_of = [relief(i) for i in count]

@@ -134,6 +134,23 @@ def test_factors_go_by_the_device_that_two_workers_share() -> None:
     assert found.factor(0, [0, 2, 3]) == pytest.approx(1.6)
 
 
+def test_a_target_that_spreads_over_gpus_shares_each_of_them(tmp_path: Path) -> None:
+    """On cuda:0 and cuda:1, with a drafter on the second: as slow as with the drafter on the first."""
+    shared = {"pairs": [pair("target", "drafter", 2.0, 2.0, "cuda:1")]}
+    found = []
+    for drafter in ("cuda:0", "cuda:1", "cuda:2"):
+        topology = {"target_gpus": 2, "devices": {"targets": ["cuda:0"], "drafters": [drafter]}}
+        found.append(predict(measured_pipeline(tmp_path, shared, topology=topology))[1]["makespan_s"])
+    assert found == pytest.approx([400.0, 400.0, 201.0])
+
+
+def test_a_worker_on_several_gpus_is_as_slow_as_on_the_one_that_lacks_most_power() -> None:
+    places = [("cuda:0", "cuda:1"), "cuda:1", "cuda:1", "cuda:0"]
+    found = composed(on_parts(300, 575), devices=places, roles=["target", "target", "drafter", "drafter"])
+    assert found.factor(0, range(4)) == pytest.approx((3 * 300 / 580) ** (1 / 3))
+    assert found.factor(3, range(4)) == pytest.approx((2 * 300 / 580) ** (1 / 3))
+
+
 def test_what_the_load_of_cores_explains_is_not_counted_twice() -> None:
     found = composed(
         {"cores": 1, "pairs": [pair("target", "drafter", 2.2, 2.0)]}, devices=["cpu"] * 2, roles=["target", "drafter"]
