@@ -10,10 +10,11 @@ Only workers whose draw was seen to add up have any here. Those that take turns 
 that come up against the limit by themselves have it in their factors already.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
+from dflash_sim.exact import ONE, units
 from dflash_sim.timings_file import InterferenceProfile, PairProfile, PowerProfile
 
 _ROOT: Final = 1 / 3
@@ -37,22 +38,42 @@ class Power:
     @property
     def matters(self) -> bool:
         """Whether all workers of some GPU together ask for more than there is."""
-        return any(self._asked(gpu, range(len(self.watts))) > self.spare for gpu in set().union(*self.gpus))
-
-    def load(self, worker: int, busy: Sequence[int]) -> float:
-        """How much longer the worker takes while these are busy, itself among them or not; ≥ 1."""
-        those = {worker, *busy}
-        return max((self._slowed(self._asked(gpu, those)) for gpu in self.gpus[worker]), default=1.0)
+        return any(self._asked(gpu) > self.spare for gpu in set().union(*self.gpus))
 
     def load_of(self, roles: Sequence[str]) -> float:
         """How much longer workers of these roles take that are busy on one GPU; ≥ 1."""
-        return self._slowed(sum(self.by_role.get(role, 0.0) for role in roles))
+        return self.slowed(sum(self.by_role.get(role, 0.0) for role in roles))
 
-    def _slowed(self, asked: float) -> float:
+    def slowed(self, asked: float) -> float:
+        """How much longer work takes on a GPU of which so many watts are asked for beside its idle draw; ≥ 1."""
         return float((asked / self.spare) ** _ROOT) if asked > self.spare else 1.0
 
-    def _asked(self, gpu: str, workers: Iterable[int]) -> float:
-        return sum(self.watts[each] for each in workers if gpu in self.gpus[each])
+    def _asked(self, gpu: str) -> float:
+        return sum(watts for watts, on in zip(self.watts, self.gpus, strict=True) if gpu in on)
+
+
+class Draw:
+    """What is asked of each GPU by those that are busy now."""
+
+    def __init__(self, power: Power) -> None:
+        self._power = power
+        self._asked = dict.fromkeys(set().union(*power.gpus), 0)
+        """In units of `exact`."""
+        self._loads = dict.fromkeys(self._asked, 1.0)
+
+    def turn(self, worker: int, sign: int) -> None:
+        """The worker begins (1) or ends (-1)."""
+        for gpu in self._power.gpus[worker]:
+            self._asked[gpu] += sign * units(self._power.watts[worker])
+            self._loads[gpu] = self._power.slowed(self._asked[gpu] / ONE)
+
+    def load(self, worker: int, busy: bool) -> float:
+        """How much longer the worker, which is busy itself or not, takes now; ≥ 1."""
+        gpus = self._power.gpus[worker]
+        if busy:
+            return max((self._loads[gpu] for gpu in gpus), default=1.0)
+        own = self._power.watts[worker]
+        return max((self._power.slowed(self._asked[gpu] / ONE + own) for gpu in gpus), default=1.0)
 
 
 def power_of(measured: InterferenceProfile, gpus: Sequence[Set[str]], roles: Sequence[str]) -> Power | None:

@@ -21,79 +21,26 @@ what remains is settled and the next end is planned anew (processor sharing with
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
 import simpy
 from simpy.events import Event, Timeout
 
-from dflash_sim.power import Power, power_of
+from dflash_sim.interference import COMPUTE, COPY, STEP, Company, Index, Interference, Matrix
+from dflash_sim.power import power_of
 from dflash_sim.timings_file import REMEDY, InterferenceProfile, Profile, Role, TimingsError, shown
 from dflash_sim.trios import SURE, Sides, reliefs
 from policies.pipeline import Pipeline
 
-Index = int
-"""Targets first, then drafters."""
-
-Matrix = Sequence[Sequence[float]]
-
 Place = str | tuple[str, ...] | None
 """The device of a worker, or the GPUs that it spreads over; None: the file names none."""
 
-COMPUTE: Final = "factor"
-COPY: Final = "copy"
-STEP: Final = "step"
-"""What a worker does, by the names that pairs give its factors."""
 _MOST_THREADS: Final = 65536
 _DONE: Final = 1e-12
 """Work below this share of the service is rounding."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interference:
-    """How workers slow each other down, W workers."""
-
-    factors: Matrix
-    """[W][W]: how much longer i computes while j is busy, what the load of cores explains left out; ≥ 1."""
-    copying: Matrix | None = None
-    """The same for the copy of a batch to drafter i; None: copies take their own time."""
-    stepping: Matrix | None = None
-    """The same for optimizer steps; None: as for computing."""
-    cores: Sequence[float]
-    """[W]: cores of the shared host that a busy worker uses; 0 on a GPU."""
-    host_cores: float
-    """Cores of the host."""
-    power: Power | None = None
-    """What workers on GPUs draw; None: less than any limit."""
-    relief: Sequence[Mapping[Index, float]] | None = None
-    """[W]: of each other worker on i's GPU, what it costs i less where it is not the first; None: nothing."""
-
-    @property
-    def matters(self) -> bool:
-        """Whether anything can ever be slowed."""
-        known = [each for each in (self.factors, self.copying, self.stepping) if each is not None]
-        apart = any(f != 1.0 for each in known for row in each for f in row)
-        hungry = self.power is not None and self.power.matters
-        return apart or hungry or sum(self.cores) > self.host_cores
-
-    def factor(self, worker: Index, busy: Sequence[Index], kind: str = COMPUTE) -> float:
-        """How much longer the worker takes while these are busy (itself among them or not)."""
-        matrix = {COMPUTE: self.factors, COPY: self.copying, STEP: self.stepping or self.factors}[kind]
-        if matrix is None:
-            return 1.0
-        row = matrix[worker]
-        together = 1.0 + sum(row[other] - 1.0 for other in busy if other != worker)
-        if self.relief is not None and kind == COMPUTE:
-            near = [self.relief[worker][other] for other in busy if other in self.relief[worker]]
-            together -= sum(near) - max(near, default=0.0)
-        if self.power is not None and kind != COPY:
-            together *= self.power.load(worker, busy)
-        if not self.cores[worker]:
-            return together
-        used = self.cores[worker] + sum(self.cores[other] for other in busy if other != worker)
-        return together * max(1.0, used / self.host_cores)
 
 
 class _Service:
@@ -130,12 +77,16 @@ class Sharing:
 
     def __init__(self, env: simpy.Environment, interference: Interference) -> None:
         self._env = env
-        self._interference = interference
+        self._company = Company(interference)
+        self._at_work: Counter[Index] = Counter()
+        """How many services each worker has under way, copies left out."""
         self._services: list[_Service] = []
         """Those under way, in the order in which they began."""
         self._begun = 0
         self._next: _Service | None = None
         self._timer: Event | None = None
+        self._ending = False
+        """Whether a callback is under way, after which all is planned once."""
 
     def begin(
         self,
@@ -147,17 +98,37 @@ class Sharing:
     ) -> None:
         """Work of so many seconds alone; `callback(it)` at its end, with `it._value` the value."""
         self._settle()
-        self._services.append(_Service(kind, workers, seconds, value, callback, self._begun, self._env.now))
+        service = _Service(kind, workers, seconds, value, callback, self._begun, self._env.now)
+        self._services.append(service)
         self._begun += 1
+        self._enter(service)
         self._plan()
 
     def drop(self, worker: Index) -> None:
         """A worker does nothing any more: nobody is slowed by it, its own work never ends, joint work goes on."""
         self._settle()
         for each in self._services:
-            each.workers = tuple(other for other in each.workers if other != worker)
+            if worker in each.workers:
+                self._leave(each, (worker,))
+                each.workers = tuple(other for other in each.workers if other != worker)
         self._services = [each for each in self._services if each.workers]
         self._plan()
+
+    def _enter(self, service: _Service) -> None:
+        if service.kind == COPY:
+            return
+        for worker in service.workers:
+            self._at_work[worker] += 1
+            if self._at_work[worker] == 1:
+                self._company.enter(worker)
+
+    def _leave(self, service: _Service, workers: tuple[Index, ...]) -> None:
+        if service.kind == COPY:
+            return
+        for worker in workers:
+            self._at_work[worker] -= 1
+            if not self._at_work[worker]:
+                self._company.leave(worker)
 
     def _settle(self) -> None:
         """Bring what remains up to now."""
@@ -168,13 +139,16 @@ class Sharing:
             each.since = now
 
     def _plan(self) -> None:
-        """New factors for the present busy set, and a timer for the service that ends first."""
-        busy = [worker for each in self._services if each.kind != COPY for worker in each.workers]
-        for each in self._services:
-            each.slow = max(self._interference.factor(worker, busy, each.kind) for worker in each.workers)
+        """New factors for those who are busy now, and a timer for the service that ends first."""
+        if self._ending:
+            return
         self._cancel()
         if not self._services:
             return
+        factor = self._company.factor
+        for each in self._services:
+            workers, kind = each.workers, each.kind
+            each.slow = factor(workers[0], kind) if len(workers) == 1 else max(factor(it, kind) for it in workers)
         first = min(self._services, key=lambda each: (_wait(each), each.order))
         self._next = first
         self._timer = Timeout(self._env, _wait(first))
@@ -198,8 +172,11 @@ class Sharing:
         assert done is not None
         self._settle()
         self._services.remove(done)
+        self._leave(done, done.workers)
+        self._ending = True
+        done.callback(done)  # what it begins at this moment is planned with all the rest
+        self._ending = False
         self._plan()
-        done.callback(done)
 
 
 def _wait(service: _Service) -> float:

@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sim.comparison import predict
+from dflash_sim.interference import Company, Interference
 from dflash_sim.prediction import simulate, summary_of
-from dflash_sim.sharing import Interference, Sharing, unmeasured_pairs
+from dflash_sim.sharing import Sharing, unmeasured_pairs
 from dflash_sim.sharing import composed as composed_of
 from dflash_sim.timings_file import TimingsError, build_profile, read_timings, write_timings
 from policies.loading import from_mapping
@@ -297,6 +298,72 @@ def test_a_factor_within_its_own_error_counts_as_none() -> None:
         noisy = {**pair("target", "target", 1.03, 1.03), "factor_a_error": error, "factor_b_error": error}
         found = composed({"pairs": [noisy]}, devices=[None] * 8, roles=["target"] * 8)
         assert found.factors[0][1] == expected and found.matters == (expected > 1)
+
+
+# Costs that are kept -------------------------------------------------------------------------------------------------
+
+
+def by_hand(found: Interference, worker: int, busy: set[int], kind: str) -> float:
+    """The formula, worked out anew."""
+    matrix = {"factor": found.factors, "copy": found.copying, "step": found.stepping}[kind]
+    assert matrix is not None and found.relief is not None and found.power is not None
+    others = busy - {worker}
+    together = 1 + sum(matrix[worker][other] - 1 for other in others)
+    if kind == "factor":
+        near = [found.relief[worker][other] for other in others if other in found.relief[worker]]
+        together -= sum(near) - max(near, default=0.0)
+    gpus, watts = found.power.gpus, found.power.watts
+    asked = [sum(watts[each] for each in others | {worker} if gpu in gpus[each]) for gpu in gpus[worker]]
+    load = max([1.0, *((each / found.power.spare) ** (1 / 3) for each in asked)]) if kind != "copy" else 1.0
+    used = sum(found.cores[each] for each in others | {worker}) if found.cores[worker] else 0.0
+    return together * load * max(1.0, used / found.host_cores)
+
+
+def test_costs_that_are_kept_are_those_of_the_formula_after_any_number_of_changes() -> None:
+    dice = random.Random(7)
+    measured = with_trio(1.03, 1.04)
+    for each in measured["pairs"]:
+        each |= {"watts_a": 220.0, "watts_b": 230.3, "watts_both": 330.0, "factor_a": 1 + dice.random() / 10}
+        each |= {"copy_a": 1.1, "copy_b": 1.3, "step_a": 1.05, "step_b": 1.07}
+    measured["pairs"] += [pair("target", "drafter", 1.2, 1.1), pair("drafter", "drafter", 1.15, 1.12)]
+    measured |= {"power": {"limit_watts": 500.0, "idle_watts": 120.0}, "cores": 2}
+    places = [("cuda:0", "cuda:1"), *["cuda:0"] * 4, *["cuda:1"] * 4, *["cpu"] * 3]
+    found = composed(measured, devices=places, roles=["target", "drafter"] * 6)
+    company, busy = Company(found), set[int]()
+    for change in range(5_000):
+        worker = dice.randrange(12)
+        busy ^= {worker}
+        (company.enter if worker in busy else company.leave)(worker)
+        who, kind = dice.randrange(12), dice.choice(["factor", "copy", "step"])
+        if change % 10 == 0:
+            assert company.factor(who, kind) == pytest.approx(by_hand(found, who, busy, kind), rel=1e-12)
+
+
+class Row(list[float]):
+    """Factors that count how often they are looked up."""
+
+    looked_up = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        Row.looked_up += 1
+        return super().__getitem__(at)
+
+
+def test_a_service_costs_one_timer_and_no_walk_over_all_pairs() -> None:
+    env, ended, workers = simpy.Environment(), [], 16
+    factors = [Row(1.0 if i == j else 1.1 for j in range(workers)) for i in range(workers)]
+    sharing = Sharing(env, Interference(factors=factors, cores=[0.0] * workers, host_cores=1.0))
+
+    def again(service: Any) -> None:
+        ended.append(env.now)
+        sharing.begin((service._value,), 1.0 + len(ended) / 7, service._value, again)
+
+    for worker in range(workers):
+        sharing.begin((worker,), 1.0 + worker / 5, worker, again)
+    before, Row.looked_up = next(env._eid), 0
+    while len(ended) < 100:
+        env.step()
+    assert next(env._eid) - before - 1 == 100 and Row.looked_up == 0
 
 
 @pytest.mark.parametrize("one", ["cuda:0", "cuda", "cpu"])
