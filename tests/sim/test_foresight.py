@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dflash_sim.foresight import Counted, Course, Foresight, Timeline, end_of
+from dflash_sim.foresight import SURE, Counted, Course, Foresight, Timeline, end_of
 from dflash_sim.prediction import Run, prepare, simulate
 from policies.pipeline import Pipeline
 from reports.tracefile import feed, read_trace
@@ -72,6 +72,30 @@ def test_a_few_batches_that_vary_are_not_said_to_have_parted(tmp_path: Path) -> 
     for seed in range(8):
         real = work(timings=times, seed=1 + seed, **many)
         assert beside(tmp_path / str(seed), work(timings=times, **many), real).warnings == []
+
+
+@pytest.mark.parametrize(("commit_s", "looks"), [(80, 40_000), (1, 20_000)])
+def test_a_run_of_days_is_compared_over_as_many_commits_as_it_takes(
+    commit_s: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where these take longer than the window; what is kept for that does not grow."""
+    even = [{"tokens": 1_000, "seconds": 1} for _ in range(looks // commit_s)]
+    pipeline = work(topology={"targets": 1, "drafters": 8}, data={"batches": even})
+    live = prepare(pipeline, timed=False)
+    foresight = Foresight(*foreseen(pipeline), live)
+    over: list[int] = []
+
+    def ratio(_: Timeline, done: Timeline, since: int) -> None:
+        over.append(len(done.times) - since)
+
+    monkeypatch.setattr("dflash_sim.foresight.pace_ratio", ratio)
+    for now in range(1, looks):
+        if now % commit_s == 0:
+            live.metrics.times.append(float(now))
+            live.metrics.trained_tokens.append(1_000)
+        foresight.look(float(now))
+    assert min(over) >= SURE * 8 and over[-1] <= max(3_600 / commit_s, SURE * 8) + 2
+    assert len(foresight._seen) <= max(3_600, SURE * 8) + 2
 
 
 @pytest.mark.slow
