@@ -140,7 +140,10 @@ def _worked(meters: Sequence[WorkerMeter]) -> tuple[float, int]:
 
 
 def _held(meter: WorkerMeter) -> float:
-    return meter.end - meter.stuck_since if meter.lost and meter.end is not None else 0.0
+    """At a batch or a copy, or in a step that was not applied with it; who was blocked or starved held up nobody."""
+    if not meter.lost or meter.end is None:
+        return 0.0
+    return meter.unfinished if meter.state != SYNC else meter.end - meter.stuck_since
 
 
 class Course:

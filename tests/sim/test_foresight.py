@@ -7,10 +7,11 @@ import pytest
 
 from dflash_sim.foresight import SURE, Counted, Course, Foresight, Timeline, end_of
 from dflash_sim.prediction import Run, prepare, simulate
+from policies.effects import Assign, Deliver, Join
 from policies.pipeline import Pipeline
 from reports.tracefile import feed, read_trace
 from tests.helpers import pipeline_of
-from tests.reports.test_verdict import HUNG_S, STEPS, hung_in_step
+from tests.reports.test_verdict import HUNG_S, STEPS, hung_in_step, metrics_of
 
 GROWING = [{"tokens": 1_000 + 10 * k, "length": 1_000 + 10 * k, "seconds": 1 + k / 100} for k in range(200)]
 
@@ -124,6 +125,23 @@ def test_what_a_hung_drafter_never_finished_and_others_waited_for_it_is_counted_
     # Of 10 + 3 seconds the first batch of each is left out.
     assert counted.drafter_busy == pytest.approx(STEPS + 3 - 2)
     assert counted.sync == counted.transfer == 0.0
+
+
+def lost_after_an_hour(state: str) -> Counted:
+    """A worker comes into this state after a second, and is lost 3,600 s later."""
+    metrics, start, lost = metrics_of(4, drafters=2), 1.0, 3_601.0
+    offered = [(0.0, "target_ready", (0,), [Assign(0, 0, 0)]), (start, "offer", (0, 0), [])]
+    delivered = [(start, "put", (), [Deliver(0, 1, 0, 0, 0, True)])]
+    received = [*delivered, (start, "received", (0, 1), [])]
+    joined = [(0.5, *received[0][1:]), (0.5, *received[1][1:]), (start, "computed", (0, 1), [Join(0, 0)])]
+    metrics.observe({"blocked": offered, "transfer": delivered, "busy": received, "sync": joined, "starved": []}[state])
+    metrics.observe([(lost, "target_lost" if state == "blocked" else "drafter_lost", (0,), [])])
+    return Counted.of(metrics, 0)
+
+
+@pytest.mark.parametrize("state", ["blocked", "starved", "busy", "transfer", "sync"])
+def test_of_a_lost_worker_what_it_was_at_counts_and_not_how_long_it_was_blocked_or_starved(state: str) -> None:
+    assert lost_after_an_hour(state).held == (0.0 if state in ("blocked", "starved") else 3_600.0)
 
 
 def test_the_end_is_foreseen_after_a_tenth_of_a_run_that_slows_down_as_its_data_grow(tmp_path: Path) -> None:
