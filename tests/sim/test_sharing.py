@@ -421,6 +421,14 @@ def test_what_a_pair_already_lost_to_the_limit_is_not_counted_twice() -> None:
     assert found.factor(0, [1]) == pytest.approx((600 / 580) ** (1 / 3))
 
 
+def test_a_copy_beside_workers_that_lack_power_takes_as_long_as_it_was_measured() -> None:
+    measured = on_parts(320, 590)
+    for each in measured["pairs"]:
+        each |= {"copy_a": 1.2, "copy_b": 1.2}
+    found = composed(measured, devices=["cuda:0"] * 2, roles=["target", "drafter"])
+    assert found.factor(1, [0], "copy") == pytest.approx(1.2)
+
+
 @pytest.mark.parametrize(
     ("power", "drawn", "said"),
     [
