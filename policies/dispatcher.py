@@ -437,7 +437,8 @@ class Dispatcher:
 
         Only fixed assignments need it. The feed deals in turns and is blocked by a target whose lane is full,
         because its drafter waits in the step for a drafter whose target gets no batch. Or a
-        loss made lanes of `rotating` or `round_robin` uneven: a full lane blocks every target while another is empty.
+        loss or a refusal made lanes of `rotating` or `round_robin` uneven: a full lane blocks every target while another
+        is empty.
         """
         for drafter in self.dispatch.waiting:
             window = self.windows[drafter]

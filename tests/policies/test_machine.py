@@ -1,11 +1,13 @@
 """Random drivers: any legal action in any order, over random pipelines; every check of `policies.world.World` holds."""
 
 import random
+from weakref import WeakSet
 
 import pytest
 
 from policies.builtin import Rotating, RoundRobin
 from policies.dispatcher import Dispatcher
+from policies.effects import Effect
 from policies.world import Setup, World
 
 SEEDS = 400
@@ -55,7 +57,12 @@ def run(seed: int) -> World:
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rule for a pipeline at rest may flush somebody only where assignments are fixed."""
-    rule = Dispatcher._flush_starved
+    rule, spoilt = Dispatcher._flush_starved, Dispatcher.refused
+    refused = WeakSet[Dispatcher]()
+
+    def refuse(self: Dispatcher, drafter: int, batch: int) -> list[Effect]:
+        refused.add(self)
+        return spoilt(self, drafter, batch)
 
     def flush(self: Dispatcher) -> None:
         before = len(self._out)
@@ -63,10 +70,11 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(self._out) > before:
             dispatch, lost = self.dispatch.policy, len(self.targets) < len(self.computing) or self.dispatch._orphans
             turns = isinstance(self.feed.policy, Rotating) and isinstance(dispatch, RoundRobin)
-            uneven = isinstance(dispatch, Rotating | RoundRobin) and lost
+            uneven = isinstance(dispatch, Rotating | RoundRobin) and (lost or self in refused)
             assert turns or uneven, "the judgement of who is dry is incomplete"
 
     monkeypatch.setattr(Dispatcher, "_flush_starved", flush)
+    monkeypatch.setattr(Dispatcher, "refused", refuse)
 
 
 @pytest.mark.parametrize("block", range(8))
