@@ -436,9 +436,8 @@ class Dispatcher:
         """Nobody moves: a drafter that waits for data which only the step's end can set free must be flushed.
 
         Only fixed assignments need it. The feed deals in turns and is blocked by a target whose lane is full,
-        because its drafter waits in the step for a drafter whose target gets no batch. Or a
-        loss or a refusal made lanes of `rotating` or `round_robin` uneven: a full lane blocks every target while another
-        is empty.
+        because its drafter waits in the step for a drafter whose target gets no batch. Or a loss or a refusal
+        made lanes of `rotating` or `round_robin` uneven: a full lane blocks every target while another is empty.
         """
         for drafter in self.dispatch.waiting:
             window = self.windows[drafter]
