@@ -1,10 +1,11 @@
 """A run's folder belongs to one run at a time, and nothing of an earlier one is taken for its own."""
 
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from policies.faults import Fault, PipelineError
 
@@ -30,20 +31,37 @@ def claimed(folder: Path) -> Iterator[None]:
     except ImportError:  # not on this system: two runs into one folder go unnoticed
         yield
         return
-    lock = folder / LOCK
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        opened = lock.open("w")
+        while (file := _locked(folder / LOCK, fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB)) is None:
+            pass
+    except BlockingIOError:
+        rule = "must be a folder that no other run writes into: one does at this moment"
+        raise PipelineError([Fault("-o", str(folder), rule, "wait for it, or give another folder")]) from None
     except OSError as error:
         raise PipelineError([unwritable(folder, error)]) from None
-    with opened as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            rule = "must be a folder that no other run writes into: one does at this moment"
-            raise PipelineError([Fault("-o", str(folder), rule, "wait for it, or give another folder")]) from None
+    with file:
         shutil.rmtree(folder / RECORDS, ignore_errors=True)
         try:
             yield
         finally:
-            lock.unlink(missing_ok=True)
+            (folder / LOCK).unlink(missing_ok=True)
+
+
+def _locked(path: Path, lock: Callable[[IO[str], int], None], how: int) -> IO[str] | None:
+    """The file of this name, opened and locked; None where it lost its name meanwhile. Raises OSError.
+
+    A run that ended between the two has removed the file that was opened: its lock would keep nobody out.
+    """
+    file = path.open("w")
+    try:
+        lock(file, how)
+        if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            return file
+    except FileNotFoundError:
+        pass
+    except OSError:
+        file.close()
+        raise
+    file.close()
+    return None

@@ -31,7 +31,6 @@ _WINDOW: Final = 0.25
 """Share of the run so far over which sides are compared: what is newer than that is news."""
 _WINDOW_S: Final = 3_600.0
 """What is compared is no longer than this, unless too few commits came: a week's run may part on its last day."""
-_SNAPSHOTS: Final = 4_000
 _EVERY_S: Final = 1.0
 """Between two looks, at least."""
 _POINTS: Final = 200
@@ -141,7 +140,10 @@ def _worked(meters: Sequence[WorkerMeter]) -> tuple[float, int]:
 
 
 def _held(meter: WorkerMeter) -> float:
-    return meter.end - meter.stuck_since if meter.lost and meter.end is not None else 0.0
+    """At a batch or a copy, or in a step that was not applied with it; who was blocked or starved held up nobody."""
+    if not meter.lost or meter.end is None:
+        return 0.0
+    return meter.unfinished if meter.state != SYNC else meter.end - meter.stuck_since
 
 
 class Course:
@@ -187,7 +189,10 @@ class Foresight:
         self._run = run
         self._course = course
         self.timeline = Timeline.of(predicted.metrics, predicted.metrics.now)
-        self._seen: deque[tuple[float, Counted]] = deque(maxlen=_SNAPSHOTS)
+        self._seen: deque[tuple[float, Counted]] = deque([(0.0, NOTHING)])
+        """From the moment that is compared with on, each that had a new commit: as many as there are seconds in the
+        window or commits in the rule, however long the run."""
+        self._looked_at: float | None = None
         self._times: list[float] = []
         self._tokens: list[int] = []
         self._done = Timeline(self._times, self._tokens, 0.0, 0)
@@ -208,10 +213,10 @@ class Foresight:
 
     def look(self, now: float) -> str | None:
         """Compare the run as of now; a warning, if there is a new one."""
-        if self._seen and now - self._seen[-1][0] < _EVERY_S:
+        if self._looked_at is not None and now - self._looked_at < _EVERY_S:
             return None
+        self._looked_at = now
         counted = self._counted()
-        self._seen.append((now, counted))
         found = self._parting(now, counted)
         self.sentence = None if found is None else found.sentence()
         if found is None:
@@ -246,12 +251,17 @@ class Foresight:
 
     def _parting(self, now: float, counted: Counted) -> Parting | None:
         least = SURE * self._run.pipeline.topology.drafters
-        if counted.commits - self._done.warm < least:
-            return None
-        newest, latest = counted.commits - least, now - min(_WINDOW * now, _WINDOW_S)
-        early = [each for at, each in self._seen if at <= latest and each.commits <= newest]
-        oldest = self._seen[0][1] if len(self._seen) == _SNAPSHOTS else NOTHING
-        return self._between(early[-1] if early else oldest, counted, APART)
+        since = self._since(now - min(_WINDOW * now, _WINDOW_S), counted.commits - least)
+        if counted.commits > self._seen[-1][1].commits:
+            self._seen.append((now, counted))
+        return None if counted.commits - self._done.warm < least else self._between(since, counted, APART)
+
+    def _since(self, latest: float, most: float) -> Counted:
+        """The last moment that was no later and had no more commits. Both only rise: what is before it may go."""
+        seen = self._seen
+        while len(seen) > 1 and seen[1][0] <= latest and seen[1][1].commits <= most:
+            seen.popleft()
+        return seen[0][1]
 
     def _between(self, since: Counted, now: Counted, apart: float) -> Parting | None:
         ratio = pace_ratio(self.timeline, self._done, max(int(since.commits) - 1, 0))

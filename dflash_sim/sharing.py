@@ -3,14 +3,15 @@
 A worker's factor is how much longer its work takes while a set of others is busy. It is composed from pairs that were
 measured at once, never from the topology itself:
 
-    factor(i) = load · (1 + Σ over busy j of (f(i, j) − 1) − relief(i) · (busy others on its GPU beyond the first))
+    factor(i) = load · (1 + Σ over busy j of (f(i, j) − 1) − Σ over busy j on its GPU, but the first, of relief(i, j))
 
 The sum and not the product: of k workers that each use a resource fully every one gets 1/k of it, so that a pair's
 factor of 2 must become k for k workers (the sum gives 1 + (k − 1)·1), where the product would give 2^(k−1). Small
-factors compose alike either way. `relief`, see `trios`, is what further neighbours cost less than the first. `load` is
-what pairs cannot show: on a host of C cores, workers that keep c cores each busy run at full speed up to C of them and
-share the cores beyond: load = max(1, busy cores / C). On a GPU it is that of its power, see `power`. What a pair's own
-load explains is not counted again in f.
+factors compose alike either way. `relief`, see `trios`, is what further neighbours cost less than the first, which is
+the one of the greatest relief; it is never more than the neighbour's own f − 1, so that nobody makes anyone faster.
+`load` is what pairs cannot show: on a host of C cores, workers that keep c cores each busy run at full speed up to C
+of them and share the cores beyond: load = max(1, busy cores / C). On a GPU it is that of its power, see `power`. What a
+pair's own load explains is not counted again in f.
 
 A copy to a drafter, and a step, have factors of their own where the pairs were measured with them. A copy slows nobody:
 it is short and leaves the processors alone.
@@ -20,78 +21,26 @@ what remains is settled and the next end is planned anew (processor sharing with
 """
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Final
 
 import simpy
 from simpy.events import Event, Timeout
 
-from dflash_sim.power import Power, power_of
+from dflash_sim.interference import COMPUTE, COPY, STEP, Company, Index, Interference, Matrix
+from dflash_sim.power import power_of
 from dflash_sim.timings_file import REMEDY, InterferenceProfile, Profile, Role, TimingsError, shown
 from dflash_sim.trios import SURE, Sides, reliefs
 from policies.pipeline import Pipeline
 
-Index = int
-"""Targets first, then drafters."""
+Place = str | tuple[str, ...] | None
+"""The device of a worker, or the GPUs that it spreads over; None: the file names none."""
 
-Matrix = Sequence[Sequence[float]]
-
-COMPUTE: Final = "factor"
-COPY: Final = "copy"
-STEP: Final = "step"
-"""What a worker does, by the names that pairs give its factors."""
 _MOST_THREADS: Final = 65536
 _DONE: Final = 1e-12
 """Work below this share of the service is rounding."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Interference:
-    """How workers slow each other down, W workers."""
-
-    factors: Matrix
-    """[W][W]: how much longer i computes while j is busy, what the load of cores explains left out; ≥ 1."""
-    copying: Matrix | None = None
-    """The same for the copy of a batch to drafter i; None: copies take their own time."""
-    stepping: Matrix | None = None
-    """The same for optimizer steps; None: as for computing."""
-    cores: Sequence[float]
-    """[W]: cores of the shared host that a busy worker uses; 0 on a GPU."""
-    host_cores: float
-    """Cores of the host."""
-    power: Power | None = None
-    """What workers on GPUs draw; None: less than any limit."""
-    gpus: Sequence[str | None] = ()
-    """[W]: where each is; None: on none. Needed with `relief`."""
-    relief: Sequence[float] | None = None
-    """[W]: what a further worker on its GPU costs each less than the first; None: nothing."""
-
-    @property
-    def matters(self) -> bool:
-        """Whether anything can ever be slowed."""
-        known = [each for each in (self.factors, self.copying, self.stepping) if each is not None]
-        apart = any(f != 1.0 for each in known for row in each for f in row)
-        hungry = self.power is not None and self.power.matters
-        return apart or hungry or sum(self.cores) > self.host_cores
-
-    def factor(self, worker: Index, busy: Sequence[Index], kind: str = COMPUTE) -> float:
-        """How much longer the worker takes while these are busy (itself among them or not)."""
-        matrix = {COMPUTE: self.factors, COPY: self.copying, STEP: self.stepping or self.factors}[kind]
-        if matrix is None:
-            return 1.0
-        row = matrix[worker]
-        together = 1.0 + sum(row[other] - 1.0 for other in busy if other != worker)
-        if self.relief is not None and kind == COMPUTE:
-            near = sum(self.gpus[other] == self.gpus[worker] for other in busy if other != worker)
-            together = max(together - self.relief[worker] * max(near - 1, 0), 1.0)
-        if self.power is not None and kind != COPY:
-            together *= self.power.load(worker, busy)
-        if not self.cores[worker]:
-            return together
-        used = self.cores[worker] + sum(self.cores[other] for other in busy if other != worker)
-        return together * max(1.0, used / self.host_cores)
 
 
 class _Service:
@@ -128,12 +77,16 @@ class Sharing:
 
     def __init__(self, env: simpy.Environment, interference: Interference) -> None:
         self._env = env
-        self._interference = interference
+        self._company = Company(interference)
+        self._at_work: Counter[Index] = Counter()
+        """How many services each worker has under way, copies left out."""
         self._services: list[_Service] = []
         """Those under way, in the order in which they began."""
         self._begun = 0
         self._next: _Service | None = None
         self._timer: Event | None = None
+        self._ending = False
+        """Whether a callback is under way, after which all is planned once."""
 
     def begin(
         self,
@@ -145,17 +98,37 @@ class Sharing:
     ) -> None:
         """Work of so many seconds alone; `callback(it)` at its end, with `it._value` the value."""
         self._settle()
-        self._services.append(_Service(kind, workers, seconds, value, callback, self._begun, self._env.now))
+        service = _Service(kind, workers, seconds, value, callback, self._begun, self._env.now)
+        self._services.append(service)
         self._begun += 1
+        self._enter(service)
         self._plan()
 
     def drop(self, worker: Index) -> None:
         """A worker does nothing any more: nobody is slowed by it, its own work never ends, joint work goes on."""
         self._settle()
         for each in self._services:
-            each.workers = tuple(other for other in each.workers if other != worker)
+            if worker in each.workers:
+                self._leave(each, (worker,))
+                each.workers = tuple(other for other in each.workers if other != worker)
         self._services = [each for each in self._services if each.workers]
         self._plan()
+
+    def _enter(self, service: _Service) -> None:
+        if service.kind == COPY:
+            return
+        for worker in service.workers:
+            self._at_work[worker] += 1
+            if self._at_work[worker] == 1:
+                self._company.enter(worker)
+
+    def _leave(self, service: _Service, workers: tuple[Index, ...]) -> None:
+        if service.kind == COPY:
+            return
+        for worker in workers:
+            self._at_work[worker] -= 1
+            if not self._at_work[worker]:
+                self._company.leave(worker)
 
     def _settle(self) -> None:
         """Bring what remains up to now."""
@@ -166,13 +139,16 @@ class Sharing:
             each.since = now
 
     def _plan(self) -> None:
-        """New factors for the present busy set, and a timer for the service that ends first."""
-        busy = [worker for each in self._services if each.kind != COPY for worker in each.workers]
-        for each in self._services:
-            each.slow = max(self._interference.factor(worker, busy, each.kind) for worker in each.workers)
+        """New factors for those who are busy now, and a timer for the service that ends first."""
+        if self._ending:
+            return
         self._cancel()
         if not self._services:
             return
+        factor = self._company.factor
+        for each in self._services:
+            workers, kind = each.workers, each.kind
+            each.slow = factor(workers[0], kind) if len(workers) == 1 else max(factor(it, kind) for it in workers)
         first = min(self._services, key=lambda each: (_wait(each), each.order))
         self._next = first
         self._timer = Timeout(self._env, _wait(first))
@@ -196,8 +172,11 @@ class Sharing:
         assert done is not None
         self._settle()
         self._services.remove(done)
+        self._leave(done, done.workers)
+        self._ending = True
+        done.callback(done)  # what it begins at this moment is planned with all the rest
+        self._ending = False
         self._plan()
-        done.callback(done)
 
 
 def _wait(service: _Service) -> float:
@@ -208,7 +187,7 @@ def _wait(service: _Service) -> float:
 def interference_of(pipeline: Pipeline, profile: Profile) -> Interference | None:
     """What the profile says of this topology; None where nobody slows anybody."""
     devices, roles = _workers(pipeline, profile)
-    threads = _threads(profile) if "cpu" in devices else 1
+    threads = _threads(profile) if any("cpu" in names for names in devices) else 1
     found = composed(profile.interference, devices=devices, roles=roles, threads=threads)
     return found if found.matters else None
 
@@ -220,25 +199,25 @@ def unmeasured_pairs(pipeline: Pipeline, profile: Profile) -> list[str]:
     devices, roles = _workers(pipeline, profile)
     known = _known(profile.interference, COMPUTE)
     found = {
-        f"{roles[i]} and {roles[j]} on {'one GPU' if _on_gpu(devices, i, j) else 'the host'}": None
+        f"{roles[i]} and {roles[j]} on {'one GPU' if _on_gpu(devices[i], devices[j]) else 'the host'}": None
         for i, j in combinations(range(len(devices)), 2)
-        if (roles[i], roles[j], _on_gpu(devices, i, j)) not in known
+        if (roles[i], roles[j], _on_gpu(devices[i], devices[j])) not in known
     }
     return list(found)
 
 
-def _on_gpu(devices: Sequence[str | None], i: Index, j: Index) -> bool:
-    return devices[i] == devices[j] and str(devices[i]).startswith("cuda")
+def _on_gpu(one: Sequence[str], other: Sequence[str]) -> bool:
+    return any(name in other and name.startswith("cuda") for name in one)
 
 
-def _workers(pipeline: Pipeline, profile: Profile) -> tuple[list[str | None], list[str]]:
-    """The device of each worker, None where nothing names it, and its role."""
+def _workers(pipeline: Pipeline, profile: Profile) -> tuple[list[tuple[str, ...]], list[str]]:
+    """The devices of each worker, () where nothing names one, and its role."""
     topology = pipeline.topology
     counts: dict[Role, int] = {"target": topology.targets, "drafter": topology.drafters}
-    devices: list[str | None] = []
+    devices: list[tuple[str, ...]] = []
     for role, workers in counts.items():
-        usual = "cpu" if profile.settings.get(f"{role}_device") == "cpu" else None
-        devices += topology.named(role) or [usual] * workers
+        usual = ("cpu",) if profile.settings.get(f"{role}_device") == "cpu" else ()
+        devices += topology.spread(role) or [usual] * workers
     return devices, [role for role, workers in counts.items() for _ in range(workers)]
 
 
@@ -254,42 +233,47 @@ def _threads(profile: Profile) -> int:
 def composed(
     measured: InterferenceProfile,
     *,
-    devices: Sequence[str | None],
+    devices: Sequence[Place],
     roles: Sequence[str],
     threads: int = 1,
 ) -> Interference:
     """The interference of workers on these devices, from a profile's `interference`.
 
-    `devices`: each worker's, None where the file names none; `roles`: `target` or `drafter`. Two workers on one GPU
-    take the pair measured on a GPU, all others the host's. Workers on the CPU use `threads` cores of it.
+    `devices`: each worker's; `roles`: `target` or `drafter`. Two workers that share any GPU take the pair measured on a
+    GPU, all others the host's. Workers on the CPU use `threads` cores of it.
     """
     host = measured.cores or float("inf")
-    cores = [float(threads) if device == "cpu" else 0.0 for device in devices]
-    gpus = [device if str(device).startswith("cuda") else None for device in devices]
+    named = [() if place is None else (place,) if isinstance(place, str) else place for place in devices]
+    cores = [float(threads) if "cpu" in names else 0.0 for names in named]
+    gpus = [frozenset(name for name in names if name.startswith("cuda")) for names in named]
     power = power_of(measured, gpus, roles)
+    load = _unloaded if power is None else power.load_of
+    count = range(len(devices))
 
     def matrix(kind: str) -> Matrix | None:
-        pairs = _pairs(measured, kind)
-        if not pairs and kind != COMPUTE:
+        near, far = _near(measured, kind, load), _far(measured, kind)
+        if not near and not far and kind != COMPUTE:
             return None
-        count = range(len(devices))
-        return [[1.0 if i == j else factor(pairs, i, j) for j in count] for i in count]
+        return [[1.0 if i == j else factor(near, far, i, j) for j in count] for i in count]
 
-    def factor(pairs: Mapping[tuple[str, str, bool], float], i: int, j: int) -> float:
-        on_gpu = _on_gpu(devices, i, j)
-        found = pairs.get((roles[i], roles[j], on_gpu), 1.0)
-        load = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
-        if power is not None and on_gpu:
-            load *= power.load(i, [j])
-        return max(1.0, found / load)
+    def factor(near: Mapping[Sides, tuple[float, float]], far: Mapping[Sides, float], i: int, j: int) -> float:
+        if gpus[i] & gpus[j]:
+            return near.get((roles[i], roles[j]), (1.0, 0.0))[0]
+        loaded = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
+        return max(1.0, far.get((roles[i], roles[j]), 1.0) / loaded)
 
     computing = matrix(COMPUTE)
     assert computing is not None
-    spared = reliefs(measured, _known(measured, COMPUTE), power, roles)
-    relief = [spared.get(role, 0.0) if gpu is not None else 0.0 for role, gpu in zip(roles, gpus, strict=True)]
+    spared = reliefs(measured, _near(measured, COMPUTE, load), load)
+
+    def relief(i: int) -> dict[Index, float]:
+        most = spared.get(roles[i], 0.0)
+        near = [j for j in count if most and i != j and gpus[i] & gpus[j]]
+        return {j: min(most, computing[i][j] - 1) for j in near}
+
+    reliefs_of = [relief(i) for i in count]
     return Interference(
-        gpus=gpus,
-        relief=relief if any(relief) else None,
+        relief=reliefs_of if any(reliefs_of) else None,
         factors=computing,
         copying=matrix(COPY),
         stepping=matrix(STEP),
@@ -299,17 +283,42 @@ def composed(
     )
 
 
-def _pairs(measured: InterferenceProfile, kind: str) -> dict[Sides, float]:
-    """Factors; 1 where one is not above 1 by more than its error, which else would add up over the workers."""
-    return {key: mean if mean - 1 > SURE * error else 1.0 for key, (mean, error) in _known(measured, kind).items()}
+def _unloaded(roles: Sequence[str]) -> float:
+    return 1.0
 
 
-def _known(measured: InterferenceProfile, kind: str) -> dict[Sides, tuple[float, float]]:
-    """Factors and their standard errors.
+def _near(
+    measured: InterferenceProfile, kind: str, load: Callable[[Sequence[str]], float]
+) -> dict[Sides, tuple[float, float]]:
+    """Factors on one GPU as they are composed, the pair's own load left out, and their standard errors.
+
+    A copy is not slowed by the load, so that its factor holds none.
+    """
+    found = {}
+    for (role, other, on_gpu), (mean, error) in _known(measured, kind).items():
+        if on_gpu:
+            loaded = load((role, other)) if kind != COPY else 1.0
+            found[role, other] = max(1.0, _sure(mean, error) / loaded), error / loaded
+    return found
+
+
+def _far(measured: InterferenceProfile, kind: str) -> dict[Sides, float]:
+    """Factors of workers that share the host only."""
+    known = _known(measured, kind)
+    return {(role, other): _sure(*known[role, other, on_gpu]) for role, other, on_gpu in known if not on_gpu}
+
+
+def _sure(factor: float, error: float) -> float:
+    """1 where it is not above 1 by more than its error, which else would add up over the workers."""
+    return factor if factor - 1 > SURE * error else 1.0
+
+
+def _known(measured: InterferenceProfile, kind: str) -> dict[tuple[str, str, bool], tuple[float, float]]:
+    """Factors and their standard errors, by role, role of the other, and whether they share a GPU.
 
     Where pairs differ only in which GPU they share, or in whose place is first, their mean counts.
     """
-    found: dict[Sides, list[tuple[float, float]]] = {}
+    found: dict[tuple[str, str, bool], list[tuple[float, float]]] = {}
     for pair in measured.pairs:
         on_gpu = pair.shared.startswith("cuda")
         for role, other, side in ((pair.a, pair.b, "a"), (pair.b, pair.a, "b")):

@@ -14,8 +14,9 @@ from typing import Any, Final
 import simpy
 from simpy.events import Event, Timeout
 
+from dflash_sim.interference import COPY, STEP, Interference
 from dflash_sim.service import ServiceTimes
-from dflash_sim.sharing import COPY, STEP, Interference, Sharing
+from dflash_sim.sharing import Sharing
 from policies.dispatcher import Dispatcher
 from policies.effects import Assign, Deliver, Drop, Effect, Loaded, Recall, Step
 from policies.ledger import TRAINED

@@ -7,51 +7,44 @@ With f(i, j) the factor of a pair and F(i) that of i among three, j and k the ot
     relief(i) = (f(i, j) − 1) + (f(i, k) − 1) − (F(i) − 1)
 
 is what the second neighbour costs less; below 0 it costs more, as where three need more memory bandwidth than there is
-and two do not. Every neighbour beyond the first is taken to be like the second.
+and two do not. Every neighbour beyond the first is taken to be like the second. f are the factors that pairs are
+composed with, and F is without the load of power that all three share, so that three come out as they were measured.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from dflash_sim.power import Power
 from dflash_sim.timings_file import InterferenceProfile
 
 SURE: Final = 2.0
 """Standard errors by which what was measured must differ from nothing to count."""
 
-Sides = tuple[str, str, bool]
-"""(role, role of the other, whether on one GPU) of a factor."""
+Sides = tuple[str, str]
+"""Role, and role of the other, of a factor."""
 
 
 def reliefs(
     measured: InterferenceProfile,
     pairs: Mapping[Sides, tuple[float, float]],
-    power: Power | None,
-    roles: Sequence[str],
+    load: Callable[[Sequence[str]], float],
 ) -> dict[str, float]:
-    """The relief of each role that trios tell of. `pairs`: factors and standard errors; `roles`: of all workers.
+    """The relief of each role that trios tell of.
 
-    A role's relief is never more than its least pair costs: no neighbour makes anyone faster.
+    `pairs`: factors on one GPU as they are composed, and their standard errors; `load`: of power, where these roles
+    are busy on one GPU.
     """
     found: dict[str, list[tuple[float, float]]] = {}
     for trio in measured.trios:
-        load = 1.0
-        if power is not None and all(role in roles for role in trio.workers):
-            load = power.load_of([roles.index(role) for role in trio.workers])
+        loaded = load(trio.workers)
         for at, role in enumerate(trio.workers):
-            two = [pairs.get((role, other, True), (1.0, 0.0)) for each, other in enumerate(trio.workers) if each != at]
-            saved = sum(factor - 1 for factor, _ in two) - (trio.factors[at] / load - 1)
-            error = sum(error**2 for error in (trio.errors[at], *(error for _, error in two))) ** 0.5
+            two = [pairs.get((role, other), (1.0, 0.0)) for each, other in enumerate(trio.workers) if each != at]
+            saved = sum(factor - 1 for factor, _ in two) - (trio.factors[at] / loaded - 1)
+            error = sum(error**2 for error in (trio.errors[at] / loaded, *(error for _, error in two))) ** 0.5
             found.setdefault(role, []).append((saved, error))
-    return {role: _sure(values, _least(pairs, role)) for role, values in found.items()}
+    return {role: _sure(values) for role, values in found.items()}
 
 
-def _sure(values: Sequence[tuple[float, float]], most: float) -> float:
+def _sure(values: Sequence[tuple[float, float]]) -> float:
     mean = sum(saved for saved, _ in values) / len(values)
     error = sum(error**2 for _, error in values) ** 0.5 / len(values)
-    return min(mean, most) if abs(mean) > SURE * error else 0.0
-
-
-def _least(pairs: Mapping[Sides, tuple[float, float]], role: str) -> float:
-    costs = [max(factor - 1, 0.0) for (own, _, on_gpu), (factor, _) in pairs.items() if own == role and on_gpu]
-    return min(costs, default=0.0)
+    return mean if abs(mean) > SURE * error else 0.0

@@ -268,7 +268,8 @@ class Dispatcher:
 
     def open_targets(self) -> Iterable[int]:
         """The live targets that compute a batch or can still get one (the others are retired)."""
-        return (t for t in self.targets if self.computing[t] != NOTHING or self.feed.reachable(t))
+        fed = self.feed.reached()
+        return (t for t in self.targets if self.computing[t] != NOTHING or t in fed)
 
     def feeding(self) -> bool:
         """Whether the loader or a target will move by itself: not every one of them waits, is blocked or is done."""
@@ -419,11 +420,11 @@ class Dispatcher:
                 self._flush_starved()
 
     def _flush_dry(self) -> None:
-        dispatch = self.dispatch
-        for drafter in dispatch.waiting:
+        reached = self.dispatch.reached()  # a flush moves no batch
+        for drafter in self.dispatch.waiting:
             window = self.windows[drafter]
             part = window.parts[drafter]
-            if not part.closed and not window.empty() and not dispatch.reachable(drafter):
+            if not part.closed and not window.empty() and drafter not in reached:
                 self._flush(window, [drafter])
 
     def _quiet(self) -> bool:

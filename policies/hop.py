@@ -5,7 +5,7 @@ who may take and is told, through `Moves`, of every batch that moves. Ties go by
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from policies.errors import PolicyError
 from policies.policy import WAIT, LaneSpec, Layout, Policy, Shape
@@ -61,6 +61,32 @@ class Lane:
     def read_by(self, consumer: int) -> bool:
         """Whether this consumer may take from the lane."""
         return self.reader is None or self.reader == consumer or self.orphan
+
+
+class Reached:
+    """The consumers that may take from some of these lanes; lanes are looked at once, and only as far as is asked."""
+
+    __slots__ = ("_all", "_found", "_lanes", "_left")
+
+    def __init__(self, lanes: Sequence[Lane], some: Iterator[int]) -> None:
+        self._lanes = lanes
+        self._left = some
+        self._found: set[int] = set()
+        self._all = False
+        """Whether all may take from one of them."""
+
+    def __contains__(self, consumer: int) -> bool:
+        if self._all or consumer in self._found:
+            return True
+        for index in self._left:
+            lane = self._lanes[index]
+            if lane.reader is None or lane.orphan:
+                self._all = True
+                return True
+            self._found.add(lane.reader)
+            if lane.reader == consumer:
+                return True
+        return False
 
 
 class Hop:
@@ -188,17 +214,19 @@ class Hop:
             raise PolicyError(f"{named(self.policy)}.put answered {lane!r} for batch {batch}: give {rule}")
         return lane
 
-    def reachable(self, consumer: int) -> bool:
-        """Whether any batch, waiting, held or still to come, can reach this consumer. If not, it is dry."""
-        lanes = self.lanes
-        if any(lane.waiting and lane.read_by(consumer) for lane in lanes):
-            return True
-        if any(lanes[lane].read_by(consumer) for _, _, lane in self.held):
-            return True
+    def reached(self) -> "Reached":
+        """Whom any batch, waiting, held or still to come, can reach; the others are dry. True until something moves."""
+        return Reached(self.lanes, self._lanes_in_use())
+
+    def _lanes_in_use(self) -> Iterator[int]:
+        """The lanes in which batches wait, those that offers are held for, and those that may still get some."""
+        for index, lane in enumerate(self.lanes):
+            if lane.waiting:
+                yield index
+        for _, _, index in self.held:
+            yield index
         for producer in self._moves.open_producers():
-            if any(lanes[lane].read_by(consumer) for lane in self.policy.reach(producer, self)):
-                return True
-        return False
+            yield from self.policy.reach(producer, self)
 
     # Inside ---------------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ def _target(dispatcher: Dispatcher, target: int) -> str:
         if producer == target:
             lane = dispatcher.dispatch.lanes[index]
             return f"room in lane {lane.name} ({len(lane)}/{lane.capacity}) for batch {batch}"
-    return "a batch from the feed" if dispatcher.feed.reachable(target) else "nothing: the feed is empty for good"
+    return "a batch from the feed" if target in dispatcher.feed.reached() else "nothing: the feed is empty for good"
 
 
 def _drafter(dispatcher: Dispatcher, drafter: int) -> str:
@@ -28,6 +28,6 @@ def _drafter(dispatcher: Dispatcher, drafter: int) -> str:
     if part.joined:
         late = [f"drafter/{d}" for d in window.members if not window.parts[d].joined]
         return f"{', '.join(late)} to join step {window.step}" if late else f"step {window.step} to be applied"
-    if dispatcher.dispatch.reachable(drafter):
+    if drafter in dispatcher.dispatch.reached():
         return "a batch in a lane it reads"
     return "nothing: no batch can reach it any more"

@@ -14,6 +14,7 @@ from dflash_run.training.handles import handle_of
 from dflash_run.training.readings import Reading, Readings
 from policies.faults import ABSENT, Fault
 from policies.pipeline import Pipeline
+from policies.sections.topology import gpus_from
 
 FILE: Final = "devices.jsonl"
 _EVERY_S: Final = 1.0
@@ -52,7 +53,7 @@ def place(pipeline: Pipeline, gpus: int) -> tuple[Placement, list[Fault]]:
         drafters = [f"cuda:{topology.targets * each + d}" for d in range(topology.drafters)]
     targets = targets or [_default(gpus, index * each) for index in range(topology.targets)]
     drafters = drafters or [_default(gpus, index) for index in range(topology.drafters)]
-    spread = tuple(_spread(first, each) for first in targets)
+    spread = tuple(gpus_from(first, each) for first in targets)
     if given is not None:
         faults += _absent("topology.devices.targets", [name for names in spread for name in names], gpus)
         faults += _absent("topology.devices.drafters", drafters, gpus)
@@ -62,13 +63,6 @@ def place(pipeline: Pipeline, gpus: int) -> tuple[Placement, list[Fault]]:
 
 def _default(gpus: int, index: int) -> str:
     return f"cuda:{min(index, gpus - 1)}" if gpus else "cpu"
-
-
-def _spread(first: str, count: int) -> tuple[str, ...]:
-    if not first.startswith("cuda"):
-        return (first,)
-    number = int(first.partition(":")[2])
-    return tuple(f"cuda:{number + k}" for k in range(count))
 
 
 def _absent(key: str, names: Sequence[str], gpus: int) -> Iterator[Fault]:

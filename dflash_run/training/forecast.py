@@ -82,7 +82,7 @@ def foretold(pipeline: Pipeline, plan: BatchPlan, profile: Path) -> Forecast:
 
 
 def placed(prepared: Preparation) -> Pipeline:
-    """The pipeline with the devices that its workers have here."""
+    """The pipeline with the devices that its workers have here; of a target's the first, as a file names them."""
     mapping = resolved(prepared.pipeline)
     targets = [names[0] for names in prepared.placement.targets]
     mapping["topology"]["devices"] = {"targets": targets, "drafters": list(prepared.placement.drafters)}

@@ -59,6 +59,19 @@ class Topology(Section):
         names = (given,) * getattr(self, f"{role}s") if isinstance(given, str) else given
         return tuple("cuda:0" if name == "cuda" else name for name in names)
 
+    def spread(self, role: Literal["target", "drafter"]) -> tuple[tuple[str, ...], ...] | None:
+        """The devices of each worker of the role, several where a target spreads over GPUs; None: none is named."""
+        names, each = self.named(role), self.target_gpus if role == "target" else 1
+        return None if names is None else tuple(gpus_from(first, each) for first in names)
+
+
+def gpus_from(first: str, count: int) -> tuple[str, ...]:
+    """So many GPUs from the first on; of a CPU there is one."""
+    if not first.startswith("cuda"):
+        return (first,)
+    number = int(first.partition(":")[2])
+    return tuple(f"cuda:{number + k}" for k in range(count))
+
 
 class InjectedFault(Section):
     """A failure made to happen: on taking its `at_batch`-th batch, before computing."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from policies.builtin import Rotating, RoundRobin
 from policies.dispatcher import Dispatcher
 from policies.effects import (
     Admit,
@@ -24,7 +25,7 @@ from policies.effects import (
 )
 from policies.errors import PolicyError, ProtocolError
 from policies.ledger import FEED, HELD, RECEIVED, STAGED, TAKEN, TARGET, TRAINED
-from policies.policy import WAIT, LaneSpec, Layout, Shape, View
+from policies.policy import WAIT, LaneSpec, Layout, Policy, Shape, View
 from policies.world import Setup, World
 
 POLICIES = ["round_robin", "rotating", "shared", "bucketed"]
@@ -996,6 +997,32 @@ def test_a_loader_that_ends_early_frees_the_reserved_slots() -> None:
         produce(core, 0, batch)
     assert core.dispatch.held
     assert core.loader_done() == [Admit(0, 3, 0)]
+
+
+class Asked:
+    """A policy that counts how often it is asked whom a producer reaches."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.count = policy, 0
+        self.layout, self.put, self.take = policy.layout, policy.put, policy.take
+
+    def reach(self, producer: int, view: View) -> Sequence[int]:
+        self.count += 1
+        return self.policy.reach(producer, view)
+
+
+def test_who_is_dry_is_judged_for_all_drafters_at_once() -> None:
+    """No input asks the policies more than once about each producer."""
+    feed, fixed, rng = Asked(Rotating()), Asked(RoundRobin()), random.Random(5)
+    case = setup(150, targets=9, drafters=6, policy="round_robin", sync="step", feed="rotating", feed_depth=2)
+    world = World(case, case.dispatcher(feed, fixed))
+    most = 0
+    while world.ended is None:
+        feed.count = fixed.count = 0
+        world.follow(world.tell(world.choose(rng)))
+        most = max(most, fixed.count)
+        assert feed.count <= 1 and fixed.count <= 9
+    assert most > 1 and all(place == TRAINED for place in world.place)
 
 
 # What is refused ----------------------------------------------------------------------------------------------

@@ -1,10 +1,12 @@
 """Rehearsals that a reader broke: deadlocks, folders used twice, records of an earlier run, suspended launchers."""
 
+import fcntl
 import os
 import signal
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,6 +60,33 @@ def test_a_folder_that_a_run_writes_into_is_refused_to_another(tmp_path: Path) -
     with claimed(tmp_path), pytest.raises(PipelineError, match="no other run writes into"):
         rehearse(pipeline_of(**FILE), tmp_path, speedup=1000)
     rehearse(pipeline_of(**FILE), tmp_path, speedup=1000)
+    assert not (tmp_path / LOCK).exists()
+
+
+@pytest.mark.parametrize("next_one", [False, True])
+def test_a_folder_that_a_run_leaves_while_another_takes_it_belongs_to_one(
+    next_one: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first ends, and with `next_one` a third takes the folder, after the second has opened the file to lock."""
+    first, second, third = (claimed(tmp_path) for _ in range(3))
+    first.__enter__()
+    lock = fcntl.flock
+
+    def late(file: Any, how: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        first.__exit__(None, None, None)
+        if next_one:
+            third.__enter__()
+        lock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    if next_one:
+        with pytest.raises(PipelineError, match="no other run writes into"):
+            second.__enter__()
+        third.__exit__(None, None, None)
+    else:
+        with second, pytest.raises(PipelineError, match="no other run writes into"):
+            third.__enter__()
     assert not (tmp_path / LOCK).exists()
 
 

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from dflash_sim.foresight import Counted, Course, Foresight, Timeline, end_of
+from dflash_sim.foresight import SURE, Counted, Course, Foresight, Timeline, end_of
 from dflash_sim.prediction import Run, prepare, simulate
+from policies.effects import Assign, Deliver, Join
 from policies.pipeline import Pipeline
 from reports.tracefile import feed, read_trace
 from tests.helpers import pipeline_of
-from tests.reports.test_verdict import HUNG_S, STEPS, hung_in_step
+from tests.reports.test_verdict import HUNG_S, STEPS, hung_in_step, metrics_of
 
 GROWING = [{"tokens": 1_000 + 10 * k, "length": 1_000 + 10 * k, "seconds": 1 + k / 100} for k in range(200)]
 
@@ -74,6 +75,30 @@ def test_a_few_batches_that_vary_are_not_said_to_have_parted(tmp_path: Path) -> 
         assert beside(tmp_path / str(seed), work(timings=times, **many), real).warnings == []
 
 
+@pytest.mark.parametrize(("commit_s", "looks"), [(80, 40_000), (1, 20_000)])
+def test_a_run_of_days_is_compared_over_as_many_commits_as_it_takes(
+    commit_s: int, looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where these take longer than the window; what is kept for that does not grow."""
+    even = [{"tokens": 1_000, "seconds": 1} for _ in range(looks // commit_s)]
+    pipeline = work(topology={"targets": 1, "drafters": 8}, data={"batches": even})
+    live = prepare(pipeline, timed=False)
+    foresight = Foresight(*foreseen(pipeline), live)
+    over: list[int] = []
+
+    def ratio(_: Timeline, done: Timeline, since: int) -> None:
+        over.append(len(done.times) - since)
+
+    monkeypatch.setattr("dflash_sim.foresight.pace_ratio", ratio)
+    for now in range(1, looks):
+        if now % commit_s == 0:
+            live.metrics.times.append(float(now))
+            live.metrics.trained_tokens.append(1_000)
+        foresight.look(float(now))
+    assert min(over) >= SURE * 8 and over[-1] <= max(3_600 / commit_s, SURE * 8) + 2
+    assert len(foresight._seen) <= max(3_600, SURE * 8) + 2
+
+
 @pytest.mark.slow
 def test_a_run_of_hours_that_slows_down_at_its_end_says_so(tmp_path: Path) -> None:
     """Over the run so far it is still within a tenth."""
@@ -100,6 +125,23 @@ def test_what_a_hung_drafter_never_finished_and_others_waited_for_it_is_counted_
     # Of 10 + 3 seconds the first batch of each is left out.
     assert counted.drafter_busy == pytest.approx(STEPS + 3 - 2)
     assert counted.sync == counted.transfer == 0.0
+
+
+def lost_after_an_hour(state: str) -> Counted:
+    """A worker comes into this state after a second, and is lost 3,600 s later."""
+    metrics, start, lost = metrics_of(4, drafters=2), 1.0, 3_601.0
+    offered = [(0.0, "target_ready", (0,), [Assign(0, 0, 0)]), (start, "offer", (0, 0), [])]
+    delivered = [(start, "put", (), [Deliver(0, 1, 0, 0, 0, True)])]
+    received = [*delivered, (start, "received", (0, 1), [])]
+    joined = [(0.5, *received[0][1:]), (0.5, *received[1][1:]), (start, "computed", (0, 1), [Join(0, 0)])]
+    metrics.observe({"blocked": offered, "transfer": delivered, "busy": received, "sync": joined, "starved": []}[state])
+    metrics.observe([(lost, "target_lost" if state == "blocked" else "drafter_lost", (0,), [])])
+    return Counted.of(metrics, 0)
+
+
+@pytest.mark.parametrize("state", ["blocked", "starved", "busy", "transfer", "sync"])
+def test_of_a_lost_worker_what_it_was_at_counts_and_not_how_long_it_was_blocked_or_starved(state: str) -> None:
+    assert lost_after_an_hour(state).held == (0.0 if state in ("blocked", "starved") else 3_600.0)
 
 
 def test_the_end_is_foreseen_after_a_tenth_of_a_run_that_slows_down_as_its_data_grow(tmp_path: Path) -> None:

@@ -1,15 +1,19 @@
 """Workers that slow each other down: composition, closed forms, conservation, and the plain path where nobody does."""
 
 import random
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import simpy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dflash_sim.comparison import predict
+from dflash_sim.interference import Company, Interference
 from dflash_sim.prediction import simulate, summary_of
-from dflash_sim.sharing import Interference, Sharing, unmeasured_pairs
+from dflash_sim.sharing import Sharing, unmeasured_pairs
 from dflash_sim.sharing import composed as composed_of
 from dflash_sim.timings_file import TimingsError, build_profile, read_timings, write_timings
 from policies.loading import from_mapping
@@ -129,6 +133,23 @@ def test_factors_go_by_the_device_that_two_workers_share() -> None:
     assert found.factors[0] == [1.0, 1.1, 1.5, 1.1]
     assert found.factors[2] == pytest.approx([1.2, 1.1, 1.0, 1.1]) and found.cores == [0, 0, 0, 1]
     assert found.factor(0, [0, 2, 3]) == pytest.approx(1.6)
+
+
+def test_a_target_that_spreads_over_gpus_shares_each_of_them(tmp_path: Path) -> None:
+    """On cuda:0 and cuda:1, with a drafter on the second: as slow as with the drafter on the first."""
+    shared = {"pairs": [pair("target", "drafter", 2.0, 2.0, "cuda:1")]}
+    found = []
+    for drafter in ("cuda:0", "cuda:1", "cuda:2"):
+        topology = {"target_gpus": 2, "devices": {"targets": ["cuda:0"], "drafters": [drafter]}}
+        found.append(predict(measured_pipeline(tmp_path, shared, topology=topology))[1]["makespan_s"])
+    assert found == pytest.approx([400.0, 400.0, 201.0])
+
+
+def test_a_worker_on_several_gpus_is_as_slow_as_on_the_one_that_lacks_most_power() -> None:
+    places = [("cuda:0", "cuda:1"), "cuda:1", "cuda:1", "cuda:0"]
+    found = composed(on_parts(300, 575), devices=places, roles=["target", "target", "drafter", "drafter"])
+    assert found.factor(0, range(4)) == pytest.approx((3 * 300 / 580) ** (1 / 3))
+    assert found.factor(3, range(4)) == pytest.approx((2 * 300 / 580) ** (1 / 3))
 
 
 def test_what_the_load_of_cores_explains_is_not_counted_twice() -> None:
@@ -279,6 +300,72 @@ def test_a_factor_within_its_own_error_counts_as_none() -> None:
         assert found.factors[0][1] == expected and found.matters == (expected > 1)
 
 
+# Costs that are kept -------------------------------------------------------------------------------------------------
+
+
+def by_hand(found: Interference, worker: int, busy: set[int], kind: str) -> float:
+    """The formula, worked out anew."""
+    matrix = {"factor": found.factors, "copy": found.copying, "step": found.stepping}[kind]
+    assert matrix is not None and found.relief is not None and found.power is not None
+    others = busy - {worker}
+    together = 1 + sum(matrix[worker][other] - 1 for other in others)
+    if kind == "factor":
+        near = [found.relief[worker][other] for other in others if other in found.relief[worker]]
+        together -= sum(near) - max(near, default=0.0)
+    gpus, watts = found.power.gpus, found.power.watts
+    asked = [sum(watts[each] for each in others | {worker} if gpu in gpus[each]) for gpu in gpus[worker]]
+    load = max([1.0, *((each / found.power.spare) ** (1 / 3) for each in asked)]) if kind != "copy" else 1.0
+    used = sum(found.cores[each] for each in others | {worker}) if found.cores[worker] else 0.0
+    return together * load * max(1.0, used / found.host_cores)
+
+
+def test_costs_that_are_kept_are_those_of_the_formula_after_any_number_of_changes() -> None:
+    dice = random.Random(7)
+    measured = with_trio(1.03, 1.04)
+    for each in measured["pairs"]:
+        each |= {"watts_a": 220.0, "watts_b": 230.3, "watts_both": 330.0, "factor_a": 1 + dice.random() / 10}
+        each |= {"copy_a": 1.1, "copy_b": 1.3, "step_a": 1.05, "step_b": 1.07}
+    measured["pairs"] += [pair("target", "drafter", 1.2, 1.1), pair("drafter", "drafter", 1.15, 1.12)]
+    measured |= {"power": {"limit_watts": 500.0, "idle_watts": 120.0}, "cores": 2}
+    places = [("cuda:0", "cuda:1"), *["cuda:0"] * 4, *["cuda:1"] * 4, *["cpu"] * 3]
+    found = composed(measured, devices=places, roles=["target", "drafter"] * 6)
+    company, busy = Company(found), set[int]()
+    for change in range(5_000):
+        worker = dice.randrange(12)
+        busy ^= {worker}
+        (company.enter if worker in busy else company.leave)(worker)
+        who, kind = dice.randrange(12), dice.choice(["factor", "copy", "step"])
+        if change % 10 == 0:
+            assert company.factor(who, kind) == pytest.approx(by_hand(found, who, busy, kind), rel=1e-12)
+
+
+class Row(list[float]):
+    """Factors that count how often they are looked up."""
+
+    looked_up = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        Row.looked_up += 1
+        return super().__getitem__(at)
+
+
+def test_a_service_costs_one_timer_and_no_walk_over_all_pairs() -> None:
+    env, ended, workers = simpy.Environment(), [], 16
+    factors = [Row(1.0 if i == j else 1.1 for j in range(workers)) for i in range(workers)]
+    sharing = Sharing(env, Interference(factors=factors, cores=[0.0] * workers, host_cores=1.0))
+
+    def again(service: Any) -> None:
+        ended.append(env.now)
+        sharing.begin((service._value,), 1.0 + len(ended) / 7, service._value, again)
+
+    for worker in range(workers):
+        sharing.begin((worker,), 1.0 + worker / 5, worker, again)
+    before, Row.looked_up = next(env._eid), 0
+    while len(ended) < 100:
+        env.step()
+    assert next(env._eid) - before - 1 == 100 and Row.looked_up == 0
+
+
 @pytest.mark.parametrize("one", ["cuda:0", "cuda", "cpu"])
 def test_one_device_for_all_is_that_of_each(tmp_path: Path, one: str) -> None:
     pairs = [pair("target", "target", 1.5, 1.5, "cuda:0"), pair("target", "target", 1.2, 1.2)]
@@ -409,6 +496,37 @@ def test_power_that_three_already_lack_is_no_relief() -> None:
     slowed = (750 / 580) ** (1 / 3)
     measured["trios"] = [{"workers": ["target", "drafter", "target"], "shared": "cuda:0", "factors": [slowed] * 3}]
     assert composed(measured, **EIGHT).relief is None
+
+
+def test_a_neighbour_whose_cost_is_in_doubt_makes_nobody_faster() -> None:
+    measured = with_trio(1.03, 1.04)
+    measured["pairs"][1] |= {"factor_a": 1.015, "factor_a_error": 0.01}  # what a drafter costs a target
+    measured["trios"] = [{"workers": ["target"] * 3, "shared": "cuda:0", "factors": [1.04] * 3, "errors": [0.001] * 3}]
+    found = composed(measured, devices=["cuda:0"] * 6, roles=["target"] * 3 + ["drafter"] * 3)
+    factors = [found.factor(0, range(busy)) for busy in (2, 3, 4, 6)]
+    assert factors == pytest.approx([1.03, 1.04, 1.04, 1.04])
+
+
+THREES = [["target", "drafter", "target"], ["drafter", "drafter", "target"], ["target"] * 3]
+
+
+@given(st.data())
+def test_three_come_out_as_they_were_measured_with_and_without_power(data: st.DataObject) -> None:
+    """Within two standard errors, unless a third neighbour would make a worker faster: then it costs nothing."""
+    cost, error = st.floats(0.0, 0.2), st.floats(0.0, 0.02)
+    watts = data.draw(st.sampled_from([0.0, 150.0, 250.0, 320.0]))
+    measured = on_parts(watts, min(2 * watts, 590.0))
+    for each, side in product(measured["pairs"], "ab"):
+        each |= {f"factor_{side}": 1 + data.draw(cost), f"factor_{side}_error": data.draw(error)}
+    roles, errors = data.draw(st.sampled_from(THREES)), [data.draw(error)] * 3
+    three = {role: 1 + data.draw(st.floats(0.0, 0.5)) for role in roles}
+    trio = {"workers": roles, "shared": "cuda:0", "factors": [three[role] for role in roles], "errors": errors}
+    found = composed(measured | {"trios": [trio]}, devices=["cuda:0"] * 3, roles=roles)
+    load = max(1.0, 3 * watts / 580) ** (1 / 3)
+    doubts = [each[f"factor_{side}_error"] for each, side in product(measured["pairs"], "ab")]
+    for worker, role in enumerate(roles):
+        known = max(three[role], load * max(found.factors[worker]))
+        assert found.factor(worker, range(3)) == pytest.approx(known, abs=2 * load * sum([errors[0], *doubts]) + 1e-9)
 
 
 @pytest.mark.parametrize(
