@@ -4,9 +4,10 @@ Settings that differ are refused (`settings`). Here is what may matter less, or 
 """
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 from dflash_sim.interference import COMPUTE
+from dflash_sim.settings import DRAFTERS, SHARED_GPUS, TARGETS, shared_gpus
 from dflash_sim.sharing import Pairs, unmeasured_pairs
 from dflash_sim.timings_file import InterferenceProfile, Profile, TrioProfile
 from dflash_sim.trios import SURE
@@ -23,7 +24,42 @@ def doubts_of(pipeline: Pipeline, profile: Profile) -> list[str]:
     if missing := unmeasured_pairs(pipeline, profile):
         told = f"{', '.join(missing)}: the profile has no such pair, and they count as not slowing each other"
         found.append(f"{told}; profile this topology")
-    return [*found, *_odd_trios(profile.interference)]
+    return [*found, *_odd_trios(profile.interference), *_other_topology(pipeline, profile)]
+
+
+def _other_topology(pipeline: Pipeline, profile: Profile) -> Iterator[str]:
+    """Where samples hold a run's interference: that the run had another topology, or that nobody knows."""
+    if not profile.interference.in_samples:
+        return
+    topology, settings = pipeline.topology, profile.settings
+    counts = settings.get(TARGETS), settings.get(DRAFTERS)
+    if None in counts:
+        yield (
+            "not known: the topology of the run that the timings are fitted from, whose interference they hold; they "
+            "predict no other: fit them anew from its trace"
+        )
+        return
+    told = "fitted from a run of {}, whose interference the timings hold; they do not tell that of {}: fit a run of it"
+    if counts != (topology.targets, topology.drafters):
+        yield told.format(*(f"{_counted(*each)}" for each in (counts, (topology.targets, topology.drafters))))
+        return
+    spread = [topology.spread(role) or () for role in ("target", "drafter")]
+    there, here = settings.get(SHARED_GPUS), shared_gpus(*spread)
+    if there is None and here:
+        yield "not known: which workers shared a GPU in the run that the timings are fitted from; name its devices"
+    elif there is not None and there != here:
+        yield told.format(_sharing(there), _sharing(here))
+
+
+def _counted(targets: Any, drafters: Any) -> str:
+    return f"{targets} + {drafters} workers"
+
+
+def _sharing(gpus: Any) -> str:
+    """`GPUs shared by 1 + 1 and 2 + 0 workers`."""
+    if not isinstance(gpus, list) or not gpus:
+        return "workers that share no GPU"
+    return f"GPUs shared by {' and '.join(map(str, gpus))} workers"
 
 
 def _odd_trios(measured: InterferenceProfile) -> Iterator[str]:
