@@ -3,14 +3,23 @@
 Settings that differ are refused (`settings`). Here is what may matter less, or cannot be compared.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from dflash_sim.interference import COMPUTE
-from dflash_sim.settings import DRAFTERS, SHARED_GPUS, TARGETS, shared_gpus
+from dflash_sim.settings import (
+    DRAFTERS,
+    SHARED_GPUS,
+    TARGETS,
+    settings_of,
+    shared_gpus,
+    unknown_settings,
+)
 from dflash_sim.sharing import Pairs, unmeasured_pairs
 from dflash_sim.timings_file import InterferenceProfile, Profile, TrioProfile
 from dflash_sim.trios import SURE
+from policies.faults import shown
+from policies.loading import resolved
 from policies.pipeline import Pipeline
 
 _BEYOND: Final = 2.0
@@ -25,6 +34,30 @@ def doubts_of(pipeline: Pipeline, profile: Profile) -> list[str]:
         told = f"{', '.join(missing)}: the profile has no such pair, and they count as not slowing each other"
         found.append(f"{told}; profile this topology")
     return [*found, *_odd_trios(profile.interference), *_other_topology(pipeline, profile)]
+
+
+def settings_doubts(pipeline: Pipeline, profile: Profile) -> list[str]:
+    """What the profile does not say of what a training's file says; without a model a file says nothing of settings."""
+    if pipeline.model.name_or_path is None:
+        return []
+    return not_known(unknown_settings(profile, settings_of(resolved(pipeline))))
+
+
+def not_known(keys: list[str]) -> list[str]:
+    """A line for what was not compared, if anything was not."""
+    if not keys:
+        return []
+    return [f"not known: {', '.join(keys)}: the timings do not say with which they were measured; profile again"]
+
+
+def elsewhere(told: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """A line for what was measured with another machine or versions than those here; what only one says is none.
+
+    Both by dotted keys of the profile: `machine.gpu`, `versions.torch`.
+    """
+    both = [(key, told[key], value) for key, value in here.items() if told.get(key) is not None]
+    differ = [f"{key} {shown(there)}, and here it is {shown(value)}" for key, there, value in both if there != value]
+    return [f"measured with {'; '.join(differ)}: profile here"] if differ else []
 
 
 def _other_topology(pipeline: Pipeline, profile: Profile) -> Iterator[str]:

@@ -126,11 +126,16 @@ def setting_faults(profile: Profile, ours: Mapping[str, Any], path: object) -> l
     """A fault for every setting in which the profile at `path` differs from ours; what only one says is no fault."""
     faults = []
     for key, here in ours.items():
-        there = profile.settings.get(key, here)
-        if not agree(key, there, here):
+        there = profile.settings.get(key)
+        if there is not None and not agree(key, there, here):
             rule = f"was measured with {key} {there}, and here it is {here}"
             faults.append(Fault("timings.file", str(path), rule, "profile again, or use the profile's setting"))
     return faults
+
+
+def unknown_settings(profile: Profile, ours: Iterable[str]) -> list[str]:
+    """Those of ours that the profile does not say, and that therefore were not compared."""
+    return [key for key in ours if profile.settings.get(key) is None]
 
 
 def agree(key: str, one: Any, other: Any) -> bool:

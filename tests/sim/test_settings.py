@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from dflash_sim.comparison import predict
+from dflash_sim.doubts import elsewhere
 from dflash_sim.prediction import measured_times
 from dflash_sim.settings import agree, settings_of
 from dflash_sim.timings_file import TimingsError, build_profile, write_timings
@@ -48,6 +50,28 @@ def test_a_profile_with_prefetch_is_refused_without_and_one_that_does_not_say_is
 def test_a_file_without_a_model_and_a_profile_without_settings_are_no_fault(tmp_path: Path) -> None:
     assert measured_times(using(tmp_path, {"block_size": 8})) is not None
     assert measured_times(using(tmp_path, {}, model=MODEL)) is not None
+
+
+def not_known(pipeline: Pipeline) -> list[str]:
+    doubts: list[str] = predict(pipeline)[1].get("timings_doubted", [])
+    return [text for text in doubts if text.startswith("not known")]
+
+
+def test_settings_that_the_profile_does_not_say_are_told_as_not_known(tmp_path: Path) -> None:
+    ours = settings_of(resolved(pipeline_of(data={"batches": 3}, model=MODEL)))
+    assert not_known(using(tmp_path, ours, model=MODEL)) == []
+    [doubt] = not_known(using(tmp_path, ours | {"block_size": None}, model=MODEL))
+    assert doubt.startswith("not known: block_size: the timings do not say")
+    [doubt] = not_known(using(tmp_path, {}, model=MODEL))
+    assert all(key in doubt for key in ours)
+    assert not_known(using(tmp_path, {})) == [], "a file without a model says nothing of settings"
+
+
+def test_another_machine_or_version_than_here_is_one_line_with_both() -> None:
+    here = {"machine.gpu": "NVIDIA H200", "machine.cpu": "a", "versions.torch": "2.11.0"}
+    assert elsewhere(here, here) == [] == elsewhere({"machine.cores": 4}, here)
+    [doubt] = elsewhere(here | {"machine.gpu": "NVIDIA A100", "versions.torch": "2.9.0"}, here)
+    assert "machine.gpu 'NVIDIA A100', and here it is 'NVIDIA H200'; versions.torch '2.9.0', and here" in doubt
 
 
 def test_threads_of_unknown_groups_are_any_threads_but_two_known_groups_differ() -> None:
