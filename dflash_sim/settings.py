@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dflash_sim.timings_file import ROLES, Profile
-from policies.faults import Fault
+from policies.faults import Fault, shown
 from policies.sections.topology import Topology
 
 _FROM_FILE: Final = {
@@ -128,7 +128,7 @@ def setting_faults(profile: Profile, ours: Mapping[str, Any], path: object) -> l
     for key, here in ours.items():
         there = profile.settings.get(key)
         if there is not None and not agree(key, there, here):
-            rule = f"was measured with {key} {there}, and here it is {here}"
+            rule = f"was measured with {key} {shown(there)}, and here it is {shown(here)}"
             faults.append(Fault("timings.file", str(path), rule, "profile again, or use the profile's setting"))
     return faults
 

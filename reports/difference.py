@@ -7,14 +7,17 @@ import numpy as np
 
 from policies.faults import dotted, shown
 from reports.metrics import STATES
-from reports.moved import moved, moved_text, pace_of_summary
+from reports.moved import Moved, moved, moved_text, pace_of_summary
 from reports.runs import Run
 from reports.tables import Table, Value
 
 
 def difference_text(before: Run, after: Run) -> str:
-    """What moved, in a sentence."""
-    return moved_text(pace_of_summary(before.summary), pace_of_summary(after.summary))
+    """What moved, in a sentence, and which run says nothing of it."""
+    said = [moved_text(pace_of_summary(before.summary), pace_of_summary(after.summary))]
+    empty = [run.name for run in (before, after) if not run.summary["batches"]["trained"]]
+    said += [f"{name} trained no batch: where its time went is that of work it did not finish" for name in empty]
+    return "; ".join(said)
 
 
 def difference_tables(before: Run, after: Run) -> list[Table]:
@@ -40,12 +43,18 @@ def moved_table(before: Run, after: Run) -> Table:
     """The factor by which each side moved."""
     changes = moved(pace_of_summary(before.summary), pace_of_summary(after.summary))
     rows = tuple(
-        (each.side, each.what, each.unit, each.before, each.after, each.factor, "moved" if each.changed else "")
+        (each.side, each.what, each.unit, each.before, each.after, each.factor, _mark(each))
         for each in changes
     )
     columns = ("side", "what", "unit", before.name, after.name, "factor", "")
     note = "A side's time is what it took while nothing made it wait; waiting follows from it and is no cause."
     return Table(key="diff-moved", title="Which side moved", columns=columns, rows=rows, note=note)
+
+
+def _mark(each: Moved) -> str:
+    if not each.known:
+        return "not known of both"
+    return "moved" if each.changed else ""
 
 
 def settings_table(before: Run, after: Run) -> Table:

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from dflash_sim.comparison import predict
+from reports.difference import difference_json, difference_text, moved_table
 from reports.moved import moved, moved_text, pace_of_metrics, pace_of_summary
+from reports.runs import Run
 from reports.summary import Facts, summarize, to_json
 from reports.summaryfile import checked_summary
 from tests.helpers import pipeline_of
@@ -74,8 +76,21 @@ def test_each_side_is_named_when_it_is_the_one_that_moved(change: dict[str, Any]
 def test_a_run_that_trained_nothing_has_no_paces_and_still_compares() -> None:
     nothing = summary_of(stop={"at_s": 0.5})
     text = moved_text(pace_of_summary(nothing), pace_of_summary(summary_of()))
-    assert "drafters: step time unknown → " in text
+    assert "drafters: step time unknown → " in text and text.startswith("no side is known to have moved by more than")
     assert pace_of_summary(nothing).drafter_s_per_slot is None
+
+
+def test_what_one_run_never_measured_has_not_moved() -> None:
+    whole, nothing = (
+        Run(name=name, path=Path(name), summary=each)
+        for name, each in (("whole", summary_of()), ("nothing", summary_of(stop={"at_s": 0.5})))
+    )
+    marks = {(row[0], row[1]): row[-1] for row in moved_table(whole, nothing).rows}
+    assert marks["targets", "step time"] == marks["drafters", "step time"] == "not known of both"
+    assert [key for key, mark in marks.items() if mark == "moved"] == [("run", "throughput")]
+    assert [each["side"] for each in difference_json(whole, nothing)["moved"] if each["changed"]] == ["run"]
+    assert "; nothing trained no batch: " in difference_text(whole, nothing)
+    assert "trained no batch" not in difference_text(whole, whole)
 
 
 def test_a_drafter_that_hung_is_told_as_lost_and_slows_no_side() -> None:

@@ -41,10 +41,15 @@ def test_each_setting_that_differs_is_a_line_with_both_values(tmp_path: Path) ->
 def test_a_profile_with_prefetch_is_refused_without_and_one_that_does_not_say_is_taken(tmp_path: Path) -> None:
     ahead = {"model": MODEL, "dispatch": {"prefetch": 1}}
     assert settings_of(resolved(pipeline_of(data={"batches": 3}, **ahead)))["prefetch"] == "on"
-    with pytest.raises(PipelineError, match="was measured with prefetch off, and here it is on"):
+    with pytest.raises(PipelineError, match="was measured with prefetch 'off', and here it is 'on'"):
         measured_times(using(tmp_path, {"prefetch": "off"}, **ahead))
     assert measured_times(using(tmp_path, {"prefetch": "on"}, **ahead)) is not None
     assert measured_times(using(tmp_path, {"block_size": 16}, **ahead)) is not None
+
+
+def test_a_number_that_is_text_is_told_as_text(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="was measured with block_size '16', and here it is 16"):
+        measured_times(using(tmp_path, {"block_size": "16"}, model=MODEL))
 
 
 def test_a_file_without_a_model_and_a_profile_without_settings_are_no_fault(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_timings_of_a_rehearsal_with_threads_are_refused_for_a_training_and_used
     with pytest.raises(PipelineError) as refused:
         forecast(prepared, file)
     [fault] = refused.value.faults
-    assert fault.rule == "was measured with workers threads, and here it is processes"
+    assert fault.rule == "was measured with workers 'threads', and here it is 'processes'"
     assert forecast(prepared, file, "threads, groups of 8, 8 multiprocessors").summary["throughput"]["tokens_per_s"] > 0
 
 
@@ -185,5 +185,5 @@ def test_a_profile_of_other_settings_ends_the_command_with_status_2_and_a_line_e
     lines = capsys.readouterr().err.splitlines()
     assert status == 2 and len([line for line in lines if "timings.file" in line]) == 2
     assert any("was measured with anchors 8, and here it is 16" in line for line in lines)
-    assert any("was measured with loss ce, and here it is soft" in line for line in lines)
+    assert any("was measured with loss 'ce', and here it is 'soft'" in line for line in lines)
     assert not (tmp_path / "run" / "prediction.json").exists()
