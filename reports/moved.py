@@ -152,21 +152,21 @@ def moved(before: Pace, after: Pace) -> list[Moved]:
     ]
 
 
-def moved_text(before: Pace, after: Pace) -> str:
+def moved_text(before: Pace, after: Pace, named: str = "") -> str:
     """What moved, causes first: `drafters: step time 2.4× (99 → 238 µs/slot); …; throughput 0.62×`.
 
-    Then what only one of the runs measured.
+    Then what only one of the runs measured. `named`: a cause that paces do not show, in words; it goes first.
     """
     changes = moved(before, after)
     causes = [each for each in changes if each.side != "run" and each.changed]
     unknown = [each for each in changes if each.side != "run" and not each.known]
     rate = next(each for each in changes if each.side == "run")
     causes.sort(key=_weight, reverse=True)
-    said = [_said(each) for each in (*causes, *unknown)]
+    said = [*([named] if named else []), *(_said(each) for each in (*causes, *unknown))]
     end = "throughput unknown" if rate.factor is None else f"throughput {rate.factor:.2f}×"
     if not said:
         return f"no side moved by more than {SMALL:.0%}; {end}"
-    if not causes:
+    if not causes and not named:
         said.insert(0, f"no side is known to have moved by more than {SMALL:.0%}")
     return "; ".join([*said, end])
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dflash_sim.comparison import predict
-from reports.difference import difference_json, difference_text, moved_table
+from reports.difference import changes_of, difference_json, difference_text, moved_table
 from reports.moved import moved, moved_text, pace_of_metrics, pace_of_summary
-from reports.runs import Run
+from reports.runs import Run, load_given
 from reports.summary import Facts, summarize, to_json
 from reports.summaryfile import checked_summary
 from tests.helpers import pipeline_of
@@ -22,6 +22,13 @@ BEFORE: dict[str, Any] = {
     "dispatch": {"policy": "shared", "depth": 20},
     "data": {"batches": 300, "batch_tokens": 49152},
     "timings": {"target": {"tokens_per_second": 4040}, "drafter": {"tokens_per_second": 10100}},
+}
+
+
+# Three drafters, of which one is fed by one target of five under fixed assignment.
+THREE: dict[str, Any] = {
+    "topology": {"targets": 5, "drafters": 3},
+    "timings": {"target": {"tokens_per_second": 4040}, "drafter": {"tokens_per_second": 6750}},
 }
 
 
@@ -107,3 +114,39 @@ def test_a_drafter_that_hung_is_told_as_lost_and_slows_no_side() -> None:
         assert pace.sync_s_per_batch == pace.transfer_s_per_batch == 0.0 and pace.lost == 1
     clean = pace_of_summary(summary | {"workers": [worker | {"lost": False} for worker in summary["workers"]]})
     assert moved_text(clean, pace_of_summary(summary)).startswith("lost workers 0 → 1; throughput")
+
+
+KEPT = Path(__file__).parents[2] / "docs" / "validation"
+
+
+def run_of(name: str, **sections: Any) -> Run:
+    return Run(name=name, path=Path(name), summary=checked_summary(summary_of(**sections), Path(name)))
+
+
+def test_a_diff_of_two_policies_names_dispatch_with_both_and_with_who_waits() -> None:
+    before, after = load_given([KEPT / "one-card-5-3-shared", KEPT / "one-card-5-3-round_robin"]).runs
+    said = "dispatch: policy shared → round_robin, drafters starved 1.2 → 8.2 %, targets blocked 22.3 → 28.4 %; "
+    assert difference_text(before, after) == said + "throughput 0.94×"
+    rows = {(row[0], row[1]): row[-1] for row in moved_table(before, after).rows}
+    assert rows["dispatch", "drafters starved"] == rows["dispatch", "targets blocked"] == "moved"
+    sides = {each["side"]: each["changed"] for each in difference_json(before, after)["moved"]}
+    assert sides["dispatch"] and difference_text(after, before).startswith("dispatch: policy round_robin → shared")
+
+
+@pytest.mark.parametrize(
+    ("change", "side"),
+    [
+        ({}, None),
+        ({"dispatch": {"policy": "round_robin", "depth": 20}}, "dispatch"),
+        ({"timings": THREE["timings"] | {"drafter": {"tokens_per_second": 5000}}}, None),
+        ({"topology": {"targets": 6, "drafters": 3}}, None),
+        ({"timings": THREE["timings"] | {"loader": {"seconds": 4.0}}}, "feed"),
+        ({"stop": {"at_s": 0.5}}, None),
+    ],
+)
+def test_dispatch_is_named_only_where_no_own_time_and_no_feed_explains_the_rate(
+    change: dict[str, Any], side: str | None
+) -> None:
+    before, after = run_of("a", **THREE), run_of("b", **{**THREE, **change})
+    found = {each.side for each in changes_of(before, after)} & {"dispatch", "feed"}
+    assert found == ({side} if side else set()), difference_text(before, after)
