@@ -22,7 +22,7 @@ from dflash_sim.timings_file import (
     write_timings,
 )
 from dflash_sim.timings_fit import fit_from_events
-from dflash_sim.timings_merge import left_out, merge_profiles
+from dflash_sim.timings_merge import left_out, merge_profiles, topology_lacking
 from policies.batches import plan_batches
 from policies.faults import Fault, PipelineError, one_line
 from policies.loading import from_mapping
@@ -46,14 +46,23 @@ class Fitted:
     left_out: tuple[str, ...]
     """What runs timed, so that profiles with interference do not time it."""
 
+    topology_lacking: bool = False
+    """Whether some timings of runs do not say of which topology they are."""
+
     def remarks(self) -> list[str]:
-        """A line, where something was left out."""
-        if not self.left_out:
-            return []
-        return [
-            f"left out: the profile's interference, and its times of {', '.join(self.left_out)}: those of the traces "
-            "hold it already, and predict runs of that topology"
-        ]
+        """A line where something was left out, and one where it is not known whether the topologies agree."""
+        told = []
+        if self.left_out:
+            told.append(
+                f"left out: the profile's interference, and its times of {', '.join(self.left_out)}: those of the "
+                "traces hold it already, and predict runs of that topology"
+            )
+        if self.topology_lacking:
+            told.append(
+                "not known: of which topology some of the timings are, whose interference they hold; fit them anew "
+                "from their traces"
+            )
+        return told
 
 
 def fit_sources(sources: Iterable[Source], *, per_worker: bool = False) -> Profile:
@@ -83,7 +92,7 @@ def fit(sources: Iterable[Source], *, per_worker: bool = False) -> Fitted:
         faults += _disagreements(usable)
     if faults:
         raise TimingsError(faults)
-    return Fitted(profile=merged, left_out=left_out(profiles))
+    return Fitted(profile=merged, left_out=left_out(profiles), topology_lacking=topology_lacking(profiles))
 
 
 def _readers(config: Any, drafters: int) -> Sequence[int]:

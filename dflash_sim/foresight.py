@@ -12,11 +12,11 @@ from itertools import accumulate
 from statistics import fmean, linear_regression
 from typing import Final, NamedTuple
 
-from dflash_sim.parting import APART, Parting, parted
 from dflash_sim.prediction import Run, metrics_for
 from reports.metrics import BUSY, SYNC, TRANSFER, Metrics, WorkerMeter
 from reports.moved import SMALL, Pace
 from reports.observer import Exchange
+from reports.parting import APART, Parting, parted
 from reports.statistics import SteadyRate, steady_rate
 
 LEAST: Final = 10

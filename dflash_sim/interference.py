@@ -47,7 +47,8 @@ class Interference:
         known = [each for each in (self.factors, self.copying, self.stepping) if each is not None]
         apart = any(f != 1.0 for each in known for row in each for f in row)
         hungry = self.power is not None and self.power.matters
-        return apart or hungry or sum(self.cores) > self.host_cores
+        crowded = any(each for row in self.relief or () for each in row.values())  # three may lose what no two do
+        return apart or hungry or crowded or sum(self.cores) > self.host_cores
 
     def factor(self, worker: Index, busy: Iterable[Index], kind: str = COMPUTE) -> float:
         """How much longer the worker takes while these are busy (itself among them or not)."""

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dflash_sim.doubts import doubts_of, settings_doubts
 from dflash_sim.folders import claimed
 from dflash_sim.service import ServiceTimes, service_times
 from dflash_sim.settings import setting_faults, settings_of
-from dflash_sim.sharing import interference_of, unmeasured_pairs
+from dflash_sim.sharing import interference_of
 from dflash_sim.simulator import PlannedFault, Simulator, charged
 from dflash_sim.timings import MeasuredTimes
 from dflash_sim.timings_file import read_timings
@@ -71,6 +72,8 @@ class Run:
     seed: int
     told: dict[str, Any] = field(default_factory=dict)
     """What the driver adds to the summary."""
+    doubts: list[str] | None = None
+    """Of the timings' settings, machine and versions, by whoever knows those here; None: by the file's settings."""
 
     def observers(self) -> list[Observer]:
         """Whoever follows the event stream of every run."""
@@ -255,9 +258,9 @@ def timings_used(run: Run) -> dict[str, Any]:
         return {}
     used = [run.measured.used[role] for role in ("target", "drafter")]
     doubts = [doubt for each in used if (doubt := each.doubt()) is not None]
-    if missing := unmeasured_pairs(run.pipeline, run.measured.profile):
-        told = f"{', '.join(missing)}: the profile has no such pair, and they count as not slowing each other"
-        doubts.append(f"{told}; profile this topology")
+    profile = run.measured.profile
+    doubts += doubts_of(run.pipeline, profile)
+    doubts += settings_doubts(run.pipeline, profile) if run.doubts is None else run.doubts
     return {"timings_used": [each.text() for each in used], **({"timings_doubted": doubts} if doubts else {})}
 
 

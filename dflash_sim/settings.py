@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dflash_sim.timings_file import ROLES, Profile
-from policies.faults import Fault
+from policies.faults import Fault, shown
+from policies.sections.topology import Topology
 
 _FROM_FILE: Final = {
     "model": ("model", "name_or_path"),
@@ -30,6 +31,16 @@ THREADS: Final = "threads"
 """Where those of a rehearsal that computes are. A profile goes on with the parts of the GPU, which no trace says."""
 ASLEEP: Final = "rehearsed without computing"
 SIMULATED: Final = "simulated"
+
+
+TARGETS: Final = "targets"
+DRAFTERS: Final = "drafters"
+SHARED_GPUS: Final = "shared_gpus"
+TOPOLOGY: Final = (TARGETS, DRAFTERS, SHARED_GPUS)
+"""Settings of timings whose samples hold the interference of a run: of how many workers, and how they shared GPUs.
+
+They are in no profile that tells interference apart, which predicts any topology.
+"""
 
 
 def settings_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +77,31 @@ def settings_of_run(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
         place = PROCESSES if kind == "training" else THREADS
         found |= {key: _at(config, "memory", key) for key in ("staging", "hidden_size")}
         found |= {f"{role}_device": _kinds(_at(config, "topology", "devices", f"{role}s")) for role in ROLES}
+        found |= _topology(kind, config)
     return {key: value for key, value in (found | {WORKERS: place}).items() if value is not None}
+
+
+def _topology(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    """How many workers there were, and which shared a GPU, where that follows from the file."""
+    counts = {TARGETS: _at(config, "topology", TARGETS), DRAFTERS: _at(config, "topology", DRAFTERS)}
+    named = [_at(config, "topology", "devices", f"{role}s") for role in ROLES]
+    if kind == "training" and named == [None, None]:
+        return counts | {SHARED_GPUS: []}  # each then has a GPU of its own, or there was none
+    try:
+        topology = Topology.model_validate(_at(config, "topology"))
+    except ValueError:  # another version's
+        return counts
+    targets, drafters = topology.spread("target"), topology.spread("drafter")
+    return counts if targets is None or drafters is None else counts | {SHARED_GPUS: shared_gpus(targets, drafters)}
+
+
+def shared_gpus(targets: Iterable[Iterable[str]], drafters: Iterable[Iterable[str]]) -> list[str]:
+    """`2 + 1` (targets, drafters) for each GPU that several workers are on, whichever it is; each has its devices."""
+    on: dict[str, list[int]] = {}
+    for role, workers in enumerate((targets, drafters)):
+        for name in (name for names in workers for name in names if name.startswith("cuda")):
+            on.setdefault(name, [0, 0])[role] += 1
+    return [f"{t} + {d}" for t, d in sorted((t, d) for t, d in on.values() if t + d > 1)]
 
 
 def _at(config: Any, *keys: str) -> Any:
@@ -91,11 +126,16 @@ def setting_faults(profile: Profile, ours: Mapping[str, Any], path: object) -> l
     """A fault for every setting in which the profile at `path` differs from ours; what only one says is no fault."""
     faults = []
     for key, here in ours.items():
-        there = profile.settings.get(key, here)
-        if not agree(key, there, here):
-            rule = f"was measured with {key} {there}, and here it is {here}"
+        there = profile.settings.get(key)
+        if there is not None and not agree(key, there, here):
+            rule = f"was measured with {key} {shown(there)}, and here it is {shown(here)}"
             faults.append(Fault("timings.file", str(path), rule, "profile again, or use the profile's setting"))
     return faults
+
+
+def unknown_settings(profile: Profile, ours: Iterable[str]) -> list[str]:
+    """Those of ours that the profile does not say, and that therefore were not compared."""
+    return [key for key in ours if profile.settings.get(key) is None]
 
 
 def agree(key: str, one: Any, other: Any) -> bool:

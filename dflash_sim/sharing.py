@@ -22,7 +22,8 @@ what remains is settled and the next end is planned anew (processor sharing with
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import cache
 from itertools import combinations
 from typing import Any, Final
 
@@ -38,6 +39,11 @@ from policies.pipeline import Pipeline
 Place = str | tuple[str, ...] | None
 """The device of a worker, or the GPUs that it spreads over; None: the file names none."""
 
+_Factor = Callable[..., float]
+"""(sides, devices): of a role beside another, on one of these."""
+
+_CPU: Final = ("cpu",)
+_HOST: Final = ("host",)
 _MOST_THREADS: Final = 65536
 _DONE: Final = 1e-12
 """Work below this share of the service is rounding."""
@@ -193,15 +199,15 @@ def interference_of(pipeline: Pipeline, profile: Profile) -> Interference | None
 
 
 def unmeasured_pairs(pipeline: Pipeline, profile: Profile) -> list[str]:
-    """`drafter and drafter on the host`: pairs that the topology has and the profile, which has others, lacks."""
-    if not profile.interference.pairs:
+    """`drafter and drafter on the host`: pairs that the topology has and lacks a profile that measured interference."""
+    if not profile.interference.measured:
         return []  # fitted to a run, whose interference its samples hold, or nobody looked
     devices, roles = _workers(pipeline, profile)
-    known = _known(profile.interference, COMPUTE)
+    known = Pairs(profile.interference, COMPUTE)
     found = {
         f"{roles[i]} and {roles[j]} on {'one GPU' if _on_gpu(devices[i], devices[j]) else 'the host'}": None
         for i, j in combinations(range(len(devices)), 2)
-        if (roles[i], roles[j], _on_gpu(devices[i], devices[j])) not in known
+        if known.of((roles[i], roles[j]), (), gpu=_on_gpu(devices[i], devices[j])) is None
     }
     return list(found)
 
@@ -239,8 +245,8 @@ def composed(
 ) -> Interference:
     """The interference of workers on these devices, from a profile's `interference`.
 
-    `devices`: each worker's; `roles`: `target` or `drafter`. Two workers that share any GPU take the pair measured on a
-    GPU, all others the host's. Workers on the CPU use `threads` cores of it.
+    `devices`: each worker's; `roles`: `target` or `drafter`. Two workers that share any GPU take the pair measured on
+    that GPU, or else the mean of those on others; all others the host's. Workers on the CPU use `threads` cores of it.
     """
     host = measured.cores or float("inf")
     named = [() if place is None else (place,) if isinstance(place, str) else place for place in devices]
@@ -251,25 +257,36 @@ def composed(
     count = range(len(devices))
 
     def matrix(kind: str) -> Matrix | None:
-        near, far = _near(measured, kind, load), _far(measured, kind)
-        if not near and not far and kind != COMPUTE:
+        pairs = Pairs(measured, kind)
+        if not pairs.given and kind != COMPUTE:
             return None
+        near = cache(lambda sides, on: _near(pairs, sides, on, 1.0 if kind == COPY else load(sides))[0])
+        far = cache(lambda sides, on: _far(pairs, sides, on))
         return [[1.0 if i == j else factor(near, far, i, j) for j in count] for i in count]
 
-    def factor(near: Mapping[Sides, tuple[float, float]], far: Mapping[Sides, float], i: int, j: int) -> float:
-        if gpus[i] & gpus[j]:
-            return near.get((roles[i], roles[j]), (1.0, 0.0))[0]
-        loaded = max(1.0, (cores[i] + cores[j]) / host) if cores[i] and cores[j] else 1.0
-        return max(1.0, far.get((roles[i], roles[j]), 1.0) / loaded)
+    def factor(near: _Factor, far: _Factor, i: int, j: int) -> float:
+        sides = roles[i], roles[j]
+        if common := gpus[i] & gpus[j]:
+            return near(sides, common)
+        on_cpu = bool(cores[i] and cores[j])
+        loaded = max(1.0, (cores[i] + cores[j]) / host) if on_cpu else 1.0
+        return max(1.0, far(sides, _CPU if on_cpu else _HOST) / loaded)
 
     computing = matrix(COMPUTE)
     assert computing is not None
-    spared = reliefs(measured, _near(measured, COMPUTE, load), load)
+    pairs = Pairs(measured, COMPUTE)
+
+    @cache
+    def spared(gpu: str) -> dict[str, float]:
+        def on(name: str) -> dict[Sides, tuple[float, float]]:
+            return {sides: _near(pairs, sides, (name,), load(sides)) for sides in pairs.given}
+
+        return reliefs(measured, on, load, gpu)
 
     def relief(i: int) -> dict[Index, float]:
-        most = spared.get(roles[i], 0.0)
-        near = [j for j in count if most and i != j and gpus[i] & gpus[j]]
-        return {j: min(most, computing[i][j] - 1) for j in near}
+        near = {j: min(common) for j in count if i != j and (common := gpus[i] & gpus[j])}
+        most = {j: spared(gpu).get(roles[i], 0.0) for j, gpu in near.items()}
+        return {j: min(each, computing[i][j] - 1) for j, each in most.items() if each}
 
     reliefs_of = [relief(i) for i in count]
     return Interference(
@@ -287,25 +304,15 @@ def _unloaded(roles: Sequence[str]) -> float:
     return 1.0
 
 
-def _near(
-    measured: InterferenceProfile, kind: str, load: Callable[[Sequence[str]], float]
-) -> dict[Sides, tuple[float, float]]:
-    """Factors on one GPU as they are composed, the pair's own load left out, and their standard errors.
-
-    A copy is not slowed by the load, so that its factor holds none.
-    """
-    found = {}
-    for (role, other, on_gpu), (mean, error) in _known(measured, kind).items():
-        if on_gpu:
-            loaded = load((role, other)) if kind != COPY else 1.0
-            found[role, other] = max(1.0, _sure(mean, error) / loaded), error / loaded
-    return found
+def _near(pairs: "Pairs", sides: Sides, on: Collection[str], load: float) -> tuple[float, float]:
+    """The factor on these GPUs as it is composed, the pair's own load left out, and its standard error."""
+    mean, error = pairs.of(sides, on, gpu=True) or (1.0, 0.0)
+    return max(1.0, _sure(mean, error) / load), error / load
 
 
-def _far(measured: InterferenceProfile, kind: str) -> dict[Sides, float]:
-    """Factors of workers that share the host only."""
-    known = _known(measured, kind)
-    return {(role, other): _sure(*known[role, other, on_gpu]) for role, other, on_gpu in known if not on_gpu}
+def _far(pairs: "Pairs", sides: Sides, on: Collection[str]) -> float:
+    """The factor of workers that share the host only."""
+    return _sure(*(pairs.of(sides, on, gpu=False) or (1.0, 0.0)))
 
 
 def _sure(factor: float, error: float) -> float:
@@ -313,23 +320,24 @@ def _sure(factor: float, error: float) -> float:
     return factor if factor - 1 > SURE * error else 1.0
 
 
-def _known(measured: InterferenceProfile, kind: str) -> dict[tuple[str, str, bool], tuple[float, float]]:
-    """Factors and their standard errors, by role, role of the other, and whether they share a GPU.
+class Pairs:
+    """Factors of one kind and their standard errors, by role, role of the other, and what the two shared."""
 
-    Where pairs differ only in which GPU they share, or in whose place is first, their mean counts.
-    """
-    found: dict[tuple[str, str, bool], list[tuple[float, float]]] = {}
-    for pair in measured.pairs:
-        on_gpu = pair.shared.startswith("cuda")
-        for role, other, side in ((pair.a, pair.b, "a"), (pair.b, pair.a, "b")):
-            factor: float | None = getattr(pair, f"{kind}_{side}")
-            if factor is not None:
-                error: float = getattr(pair, f"{kind}_{side}_error")
-                found.setdefault((role, other, on_gpu), []).append((factor, error))
-    return {
-        key: (
-            sum(factor for factor, _ in values) / len(values),
-            sum(error**2 for _, error in values) ** 0.5 / len(values),
-        )
-        for key, values in found.items()
-    }
+    def __init__(self, measured: InterferenceProfile, kind: str) -> None:
+        self.given: dict[Sides, dict[str, list[tuple[float, float]]]] = {}
+        for pair in measured.pairs:
+            for role, other, side in ((pair.a, pair.b, "a"), (pair.b, pair.a, "b")):
+                factor: float | None = getattr(pair, f"{kind}_{side}")
+                if factor is not None:
+                    error: float = getattr(pair, f"{kind}_{side}_error")
+                    self.given.setdefault((role, other), {}).setdefault(pair.shared, []).append((factor, error))
+
+    def of(self, sides: Sides, on: Collection[str], *, gpu: bool) -> tuple[float, float] | None:
+        """The mean of those measured on one of these devices, else of those on any other of its kind; None: of none."""
+        alike = {name: each for name, each in self.given.get(sides, {}).items() if name.startswith("cuda") == gpu}
+        chosen = [name for name in alike if name in on] or list(alike)
+        values = [value for name in chosen for value in alike[name]]
+        if not values:
+            return None
+        mean = sum(factor for factor, _ in values) / len(values)
+        return mean, sum(error**2 for _, error in values) ** 0.5 / len(values)

@@ -95,7 +95,7 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 def _shared(name: str) -> str:
     if not re.fullmatch(r"host|cpu|cuda(:[0-9]{1,4})?", name):
         raise ValueError("should be host, cpu or a GPU's name such as cuda:0")
-    return name
+    return "cuda:0" if name == "cuda" else name  # as a pipeline file's devices are told
 
 
 def _once(pairs: tuple[PairProfile, ...]) -> tuple[PairProfile, ...]:
@@ -105,6 +105,15 @@ def _once(pairs: tuple[PairProfile, ...]) -> tuple[PairProfile, ...]:
         if times > 1:
             raise ValueError(f"{a} and {b} that share {shared} are given {times} times: keep one of them")
     return pairs
+
+
+def _trios_once(trios: tuple[TrioProfile, ...]) -> tuple[TrioProfile, ...]:
+    # As for pairs: three workers of these roles are one measurement, in whatever order they are named.
+    counted = Counter((*sorted(trio.workers), trio.shared) for trio in trios)
+    for (a, b, c, shared), times in counted.items():
+        if times > 1:
+            raise ValueError(f"{a}, {b} and {c} that share {shared} are given {times} times: keep one of them")
+    return trios
 
 
 class TimingsError(ValueError):
@@ -229,7 +238,7 @@ class InterferenceProfile(_Strict):
     cores: Cores | None = None
     """Cores of the host; None: as many as are needed."""
     pairs: Annotated[tuple[PairProfile, ...], AfterValidator(_once)] = ()
-    trios: tuple[TrioProfile, ...] = ()
+    trios: Annotated[tuple[TrioProfile, ...], AfterValidator(_trios_once)] = ()
     """They tell how pairs add up."""
     power: PowerProfile | None = None
     """Of a GPU; None: not measured."""

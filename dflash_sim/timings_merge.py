@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from dflash_sim.settings import agree, fuller
+from dflash_sim.settings import TOPOLOGY, agree, fuller
 from dflash_sim.timings_file import (
     ROLES,
     InterferenceProfile,
@@ -24,6 +24,7 @@ from dflash_sim.timings_file import (
 
 _TIMED: Final = (*ROLES, "step", "transfer")
 """What interference changes."""
+_ALONE: Final = "times of runs hold the interference of their topology: fit each topology by itself"
 
 
 def merge_profiles(profiles: Sequence[Profile]) -> Profile:
@@ -39,7 +40,7 @@ def merge_profiles(profiles: Sequence[Profile]) -> Profile:
     merged = Profile(
         machine=_agreeing("machine", [each.machine for each in profiles], faults),
         versions=_listed([each.versions for each in profiles]),
-        settings=_settings([each.settings for each in profiles], faults),
+        settings=_settings(_same_topology(profiles), faults),
         target=_merge_role("target", [each.target for each in profiles], faults),
         drafter=_merge_role("drafter", [each.drafter for each in profiles], faults),
         step=_merge_seconds([each.step for each in profiles]),
@@ -126,6 +127,18 @@ def _agreeing(name: str, mappings: Sequence[Mapping[str, Any]], faults: list[str
     return {key: _same(f"{name}.{key}", [each.get(key) for each in mappings], faults) for key in keys}
 
 
+def topology_lacking(profiles: Sequence[Profile]) -> bool:
+    """Whether some of the runs' timings do not say of which topology they are, as older ones."""
+    return any(each.interference.in_samples and None in map(each.settings.get, TOPOLOGY[:2]) for each in profiles)
+
+
+def _same_topology(profiles: Sequence[Profile]) -> list[Mapping[str, Any]]:
+    """Settings of each; that of the topology only where all runs say it."""
+    if not topology_lacking(profiles):
+        return [each.settings for each in profiles]
+    return [{key: value for key, value in each.settings.items() if key not in TOPOLOGY} for each in profiles]
+
+
 def _settings(mappings: Sequence[Mapping[str, Any]], faults: list[str]) -> dict[str, Any]:
     said: dict[str, Any] = {}
     for each in mappings:
@@ -136,7 +149,8 @@ def _settings(mappings: Sequence[Mapping[str, Any]], faults: list[str]) -> dict[
             if agree(key, one, other):
                 said[key] = fuller(key, one, other)
             else:
-                faults.append(f"settings.{key}: {other!r}: another source has {one!r}; merge sources that agree")
+                remedy = _ALONE if key in TOPOLOGY else "merge sources that agree"
+                faults.append(f"settings.{key}: {other!r}: another source has {one!r}; {remedy}")
     return said
 
 

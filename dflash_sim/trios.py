@@ -21,27 +21,32 @@ SURE: Final = 2.0
 
 Sides = tuple[str, str]
 """Role, and role of the other, of a factor."""
+Factors = Mapping[Sides, tuple[float, float]]
+"""Factors of pairs and their standard errors."""
 
 
 def reliefs(
     measured: InterferenceProfile,
-    pairs: Mapping[Sides, tuple[float, float]],
+    pairs: Callable[[str], Factors],
     load: Callable[[Sequence[str]], float],
+    gpu: str,
 ) -> dict[str, float]:
-    """The relief of each role that trios tell of.
+    """The relief on this GPU of each role that trios tell of: of those measured on it, or else of all others.
 
-    `pairs`: factors on one GPU as they are composed, and their standard errors; `load`: of power, where these roles
-    are busy on one GPU.
+    `pairs(name)`: factors on the GPU of that name as they are composed; `load`: of power, where these roles are busy on
+    one GPU.
     """
-    found: dict[str, list[tuple[float, float]]] = {}
+    here: dict[str, list[tuple[float, float]]] = {}
+    elsewhere: dict[str, list[tuple[float, float]]] = {}
     for trio in measured.trios:
-        loaded = load(trio.workers)
+        loaded, known = load(trio.workers), pairs(trio.shared)
+        found = here if trio.shared == gpu else elsewhere
         for at, role in enumerate(trio.workers):
-            two = [pairs.get((role, other), (1.0, 0.0)) for each, other in enumerate(trio.workers) if each != at]
+            two = [known.get((role, other), (1.0, 0.0)) for each, other in enumerate(trio.workers) if each != at]
             saved = sum(factor - 1 for factor, _ in two) - (trio.factors[at] / loaded - 1)
             error = sum(error**2 for error in (trio.errors[at] / loaded, *(error for _, error in two))) ** 0.5
             found.setdefault(role, []).append((saved, error))
-    return {role: _sure(values) for role, values in found.items()}
+    return {role: _sure(values) for role, values in (elsewhere | here).items()}
 
 
 def _sure(values: Sequence[tuple[float, float]]) -> float:

@@ -115,7 +115,7 @@ def main() -> None:
     """The console script."""
     words = sys.argv[1:]
     if words[:1] == ["diff"]:
-        run_and_exit(lambda: guarded(diff_app, words[1:]))
+        run_and_exit(lambda: guarded(diff_app, words[1:], name="dflash-report diff"))
     run_and_exit(lambda: guarded(report_app, words or ["--help"]))
 
 

@@ -47,17 +47,18 @@ def run_and_exit(run: Callable[[], int]) -> NoReturn:
     sys.exit(status)
 
 
-def guarded(command: typer.Typer, arguments: list[str], *more: type[Exception]) -> int:
+def guarded(command: typer.Typer, arguments: list[str], *more: type[Exception], name: str | None = None) -> int:
     """Run a command; what is wrong with its input is told in one line a fault, without a traceback.
 
-    `more`: errors besides the known ones whose text is a line per fault.
+    `more`: errors besides the known ones whose text is a line per fault. `name`: of the command in its help, where the
+    program's own is not all of it.
     """
     faulty: tuple[type[Exception], ...] = (PipelineError, BatchPlanError, TraceError, *more)
     if sys.stdout is None:  # closed by whoever started us
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.path.append("")  # a user's own policy is imported from the folder they stand in
     try:
-        status = _run(command, arguments)
+        status = _run(command, arguments, name)
         sys.stdout.flush()
         return status
     except _Misused as error:
@@ -85,8 +86,8 @@ def console() -> Console:
     return plain if plain.is_terminal or "COLUMNS" in os.environ else Console(width=120)
 
 
-def _run(command: typer.Typer, arguments: list[str]) -> int:
+def _run(command: typer.Typer, arguments: list[str], name: str | None) -> int:
     try:
-        return int(command(arguments, standalone_mode=False) or 0)
+        return int(command(arguments, prog_name=name, standalone_mode=False) or 0)
     except typer.Exit as ended:
         return ended.exit_code

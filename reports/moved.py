@@ -62,9 +62,16 @@ class Moved:
         return self.after / self.before
 
     @property
+    def known(self) -> bool:
+        """Whether both runs measured it, or neither did."""
+        return (self.before is None) == (self.after is None)
+
+    @property
     def changed(self) -> bool:
-        """Whether it is another number than before, by more than noise."""
+        """Whether it is another number than before, by more than noise; what one run never measured is not."""
         factor = self.factor
+        if not self.known:
+            return False
         if max(self.before or 0.0, self.after or 0.0) < self.floor:
             return False
         return self.before != self.after if factor is None else abs(factor - 1) > SMALL
@@ -145,16 +152,22 @@ def moved(before: Pace, after: Pace) -> list[Moved]:
     ]
 
 
-def moved_text(before: Pace, after: Pace) -> str:
-    """What moved, causes first: `drafters: step time 2.4× (99 → 238 µs/slot); …; throughput 0.62×`."""
+def moved_text(before: Pace, after: Pace, named: str = "") -> str:
+    """What moved, causes first: `drafters: step time 2.4× (99 → 238 µs/slot); …; throughput 0.62×`.
+
+    Then what only one of the runs measured. `named`: a cause that paces do not show, in words; it goes first.
+    """
     changes = moved(before, after)
     causes = [each for each in changes if each.side != "run" and each.changed]
+    unknown = [each for each in changes if each.side != "run" and not each.known]
     rate = next(each for each in changes if each.side == "run")
     causes.sort(key=_weight, reverse=True)
-    said = [_said(each) for each in causes]
+    said = [*([named] if named else []), *(_said(each) for each in (*causes, *unknown))]
     end = "throughput unknown" if rate.factor is None else f"throughput {rate.factor:.2f}×"
     if not said:
         return f"no side moved by more than {SMALL:.0%}; {end}"
+    if not causes and not named:
+        said.insert(0, f"no side is known to have moved by more than {SMALL:.0%}")
     return "; ".join([*said, end])
 
 

@@ -132,7 +132,9 @@ def _of_folder(folder: Path, document: Mapping[str, Any] | None, damage: str = f
         summary = checked_summary(summary_of(recorded), recorded.path)
         missing.append(f"{damage}: its figures were computed again from the trace; memory is left out")
     else:
-        raise _fault(folder, "; ".join(missing) or f"holds neither {FILE} nor {TRACE}", "give a run's folder")
+        traced = (folder / TRACE).exists() or (folder / PARTS).exists()
+        rule = "; ".join(missing) if traced else f"is no run: it holds neither {FILE} nor {TRACE}"
+        raise _fault(folder, rule, "give a run's folder")
     scalars, devices = read_scalars(folder, missing), read_devices(folder, missing)
     name = folder.resolve().name
     return Run(

@@ -9,6 +9,11 @@ from reports.statistics import SteadyRate
 
 NEAR: Final = 0.97
 """A run within 3 % of the smallest solo rate uses it; two rates within 3 % are balanced."""
+_EXPLAINS: Final = 0.5
+"""Share of what a run gave less than its workers could that drafters' waiting must explain to be told as the cause.
+
+If drafters had waited for none of it, they computed all the time, and slower than their mean in the steady time.
+"""
 _LISTED: Final = 8
 """More workers than these are counted and not named."""
 _INFINITE: Final = float("inf")
@@ -85,6 +90,9 @@ def judge(
         return Verdict(None, "no verdict: the run is too short to tell its steady rate from its warm-up")
     crew, rates = _crew(metrics, metrics.now if now is None else now), solo_rates(metrics, steady)
     if steady.rate < NEAR * rates.lowest():
+        idle = _idle(crew)
+        if rates.drafters < _INFINITE and idle < _EXPLAINS * (1 - steady.rate / rates.lowest()):
+            return Verdict("dispatch", _slower_then(steady.rate, rates, idle))
         return _lost_time(crew, steady.rate, rates, alternatives)
     ranked = sorted([(rates.targets, "targets"), (rates.drafters, "drafters"), (rates.feed, "feed")])
     (low, name), (next_low, next_name) = ranked[0], ranked[1]
@@ -195,6 +203,21 @@ def _awaits(life: Life) -> float:
     """Share of its life in which it waited for drafters that were then lost."""
     awaited = life.meter.awaited_sync + life.meter.awaited_busy
     return awaited / life.length if life.length > 0 else 0.0
+
+
+def _idle(crew: _Crew) -> float:
+    """Share of the living drafters' time in which they waited: for batches, at steps, for those that were lost."""
+    drafters = _living(crew.drafters)
+    whole = sum(life.length for life in drafters)
+    waited = sum((_starves(life) + _waits(life) + _awaits(life)) * life.length for life in drafters)
+    return waited / whole if whole > 0 else 0.0
+
+
+def _slower_then(steady: float, rates: SoloRates, idle: float) -> str:
+    return (
+        f"dispatch, by the rates alone: drafters wait {idle:.0%} of the time only, and gave {ktok(steady)} in the steady "
+        f"time where all their batches tell {ktok(rates.drafters)}: they computed slower then, and no policy helps"
+    )
 
 
 def _advice(alternatives: Sequence[Alternative], otherwise: str) -> str:

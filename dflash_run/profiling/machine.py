@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 
 from dflash_run.training.devices import Placement
+from dflash_run.training.handles import handle_of
 from dflash_run.training.preparation import Preparation
 from dflash_run.training.train import threads_for
 from dflash_sim.settings import PROCESSES, WORKERS, kinds_of, settings_of
@@ -58,6 +59,26 @@ def all_settings(prepared: Preparation, place: str = PROCESSES) -> dict[str, Any
         topology = pipeline.topology
         found["threads"] = threads_for(topology.targets + topology.drafters)
     return found
+
+
+def compared_here(placement: Placement) -> dict[str, Any]:
+    """What of machine and versions changes times, by dotted keys of a profile; of GPUs only where some are used."""
+    found = {"machine.cpu": _cpu(), "versions.torch": all_versions().get("torch")}
+    if gpus := placement.gpus():
+        found |= {"machine.gpu": _gpu(gpus[0]), "versions.driver": _driver()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _gpu(number: int) -> str | None:
+    """By the driver: asked through torch, a launcher would take memory of the GPU."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(handle_of(pynvml, number))
+    except Exception:  # no driver, no library, or it cannot be told which of its GPUs this is
+        return None
+    return name.decode() if isinstance(name, bytes) else str(name)
 
 
 def _devices(placement: Placement) -> dict[str, str]:

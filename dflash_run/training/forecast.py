@@ -2,18 +2,19 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from dflash_run.profiling.machine import all_settings
+from dflash_run.profiling.machine import all_settings, compared_here
 from dflash_run.training.preparation import Preparation
+from dflash_sim.doubts import elsewhere, not_known
 from dflash_sim.foresight import Course, Foresight
 from dflash_sim.prediction import Run, simulate, summary_of
-from dflash_sim.settings import PROCESSES, setting_faults
+from dflash_sim.settings import PROCESSES, WORKERS, setting_faults, settings_of, unknown_settings
 from dflash_sim.timings import MeasuredTimes
-from dflash_sim.timings_file import read_timings
+from dflash_sim.timings_file import Profile, read_timings
 from policies.batches import BatchPlan
 from policies.faults import PipelineError
 from policies.loading import from_mapping, resolved
@@ -55,14 +56,25 @@ class Forecast:
 
 def forecast(prepared: Preparation, profile: Path, place: str = PROCESSES) -> Forecast:
     """Simulate the training with a profile. Raises TimingsError, and PipelineError for a profile of other settings."""
-    pipeline = placed(prepared)
-    if faults := setting_faults(read_timings(profile), all_settings(prepared, place), profile):
+    known, ours = read_timings(profile), all_settings(prepared, place)
+    if faults := setting_faults(known, ours, profile):
         raise PipelineError(faults)
-    return foretold(pipeline, prepared.leg, profile)
+    return foretold(placed(prepared), prepared.leg, profile, _doubts(prepared, known, ours))
 
 
-def foretold(pipeline: Pipeline, plan: BatchPlan, profile: Path) -> Forecast:
-    """Simulate this plan with a profile, whatever its settings."""
+def _doubts(prepared: Preparation, profile: Profile, ours: Mapping[str, Any]) -> list[str]:
+    """What was measured elsewhere, and what could not be compared since the profile does not say it."""
+    here = compared_here(prepared.placement)
+    told = {f"{part}.{key}": value for part in ("machine", "versions") for key, value in getattr(profile, part).items()}
+    if profile.interference.in_samples:  # fitted from a trace, which says neither machine nor all settings
+        asked: list[str] = [*settings_of(resolved(prepared.pipeline)), WORKERS]
+        return [*not_known(unknown_settings(profile, asked)), *elsewhere(told, here)]
+    unknown = [*unknown_settings(profile, ours), *(key for key in here if told.get(key) is None)]
+    return [*not_known(unknown), *elsewhere(told, here)]
+
+
+def foretold(pipeline: Pipeline, plan: BatchPlan, profile: Path, doubts: list[str] | None = None) -> Forecast:
+    """Simulate this plan with a profile, whatever its settings. `doubts`: as of a `Run`."""
     pipeline = from_mapping(resolved(pipeline) | {"timings": {"file": str(profile)}})
     measured = MeasuredTimes(read_timings(profile), anchors=pipeline.training.anchors)
     courses: list[Course] = []
@@ -71,7 +83,7 @@ def foretold(pipeline: Pipeline, plan: BatchPlan, profile: Path) -> Forecast:
         courses.append(Course(run))
         return courses[0]
 
-    run = simulate(pipeline, plan=plan, measured=measured, watching=watching)
+    run = replace(simulate(pipeline, plan=plan, measured=measured, watching=watching), doubts=doubts)
     return Forecast(
         run=run,
         course=courses[0],

@@ -4,9 +4,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from reports.compared import pair_of, prediction_table, runs_table
-from reports.difference import difference_tables, difference_text
+from reports.difference import changes_of, difference_tables, difference_text
 from reports.draw import changes, comparing
-from reports.moved import moved, pace_of_summary
 from reports.outcome import contradictions, verdict_text
 from reports.page.book import Book
 from reports.page.elements import Child, Markup, coded, details, tag
@@ -53,8 +52,7 @@ def build(
 def build_difference(before: Run, after: Run, folder: Path) -> Path:
     """Write a page about what differs between two runs."""
     book = Book(folder)
-    changed = moved(pace_of_summary(before.summary), pace_of_summary(after.summary))
-    plates = [changes.factors(changed, before.name, after.name), comparing.roles([before, after])]
+    plates = [changes.factors(changes_of(before, after), before.name, after.name), comparing.roles([before, after])]
     plates += [plate for plate in (comparing.overlay([before, after]),) if plate is not None]
     tables = [book.table(table) for table in difference_tables(before, after)]
     verdicts = [

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from dflash_sim.comparison import predict
+from reports.difference import changes_of, difference_json, difference_text, moved_table
 from reports.moved import moved, moved_text, pace_of_metrics, pace_of_summary
+from reports.runs import Run, load_given
 from reports.summary import Facts, summarize, to_json
 from reports.summaryfile import checked_summary
 from tests.helpers import pipeline_of
@@ -20,6 +22,13 @@ BEFORE: dict[str, Any] = {
     "dispatch": {"policy": "shared", "depth": 20},
     "data": {"batches": 300, "batch_tokens": 49152},
     "timings": {"target": {"tokens_per_second": 4040}, "drafter": {"tokens_per_second": 10100}},
+}
+
+
+# Three drafters, of which one is fed by one target of five under fixed assignment.
+THREE: dict[str, Any] = {
+    "topology": {"targets": 5, "drafters": 3},
+    "timings": {"target": {"tokens_per_second": 4040}, "drafter": {"tokens_per_second": 6750}},
 }
 
 
@@ -74,8 +83,21 @@ def test_each_side_is_named_when_it_is_the_one_that_moved(change: dict[str, Any]
 def test_a_run_that_trained_nothing_has_no_paces_and_still_compares() -> None:
     nothing = summary_of(stop={"at_s": 0.5})
     text = moved_text(pace_of_summary(nothing), pace_of_summary(summary_of()))
-    assert "drafters: step time unknown → " in text
+    assert "drafters: step time unknown → " in text and text.startswith("no side is known to have moved by more than")
     assert pace_of_summary(nothing).drafter_s_per_slot is None
+
+
+def test_what_one_run_never_measured_has_not_moved() -> None:
+    whole, nothing = (
+        Run(name=name, path=Path(name), summary=each)
+        for name, each in (("whole", summary_of()), ("nothing", summary_of(stop={"at_s": 0.5})))
+    )
+    marks = {(row[0], row[1]): row[-1] for row in moved_table(whole, nothing).rows}
+    assert marks["targets", "step time"] == marks["drafters", "step time"] == "not known of both"
+    assert [key for key, mark in marks.items() if mark == "moved"] == [("run", "throughput")]
+    assert [each["side"] for each in difference_json(whole, nothing)["moved"] if each["changed"]] == ["run"]
+    assert "; nothing trained no batch: " in difference_text(whole, nothing)
+    assert "trained no batch" not in difference_text(whole, whole)
 
 
 def test_a_drafter_that_hung_is_told_as_lost_and_slows_no_side() -> None:
@@ -92,3 +114,39 @@ def test_a_drafter_that_hung_is_told_as_lost_and_slows_no_side() -> None:
         assert pace.sync_s_per_batch == pace.transfer_s_per_batch == 0.0 and pace.lost == 1
     clean = pace_of_summary(summary | {"workers": [worker | {"lost": False} for worker in summary["workers"]]})
     assert moved_text(clean, pace_of_summary(summary)).startswith("lost workers 0 → 1; throughput")
+
+
+KEPT = Path(__file__).parents[2] / "docs" / "validation"
+
+
+def run_of(name: str, **sections: Any) -> Run:
+    return Run(name=name, path=Path(name), summary=checked_summary(summary_of(**sections), Path(name)))
+
+
+def test_a_diff_of_two_policies_names_dispatch_with_both_and_with_who_waits() -> None:
+    before, after = load_given([KEPT / "one-card-5-3-shared", KEPT / "one-card-5-3-round_robin"]).runs
+    said = "dispatch: policy shared → round_robin, drafters starved 1.2 → 8.2 %, targets blocked 22.3 → 28.4 %; "
+    assert difference_text(before, after) == said + "throughput 0.94×"
+    rows = {(row[0], row[1]): row[-1] for row in moved_table(before, after).rows}
+    assert rows["dispatch", "drafters starved"] == rows["dispatch", "targets blocked"] == "moved"
+    sides = {each["side"]: each["changed"] for each in difference_json(before, after)["moved"]}
+    assert sides["dispatch"] and difference_text(after, before).startswith("dispatch: policy round_robin → shared")
+
+
+@pytest.mark.parametrize(
+    ("change", "side"),
+    [
+        ({}, None),
+        ({"dispatch": {"policy": "round_robin", "depth": 20}}, "dispatch"),
+        ({"timings": THREE["timings"] | {"drafter": {"tokens_per_second": 5000}}}, None),
+        ({"topology": {"targets": 6, "drafters": 3}}, None),
+        ({"timings": THREE["timings"] | {"loader": {"seconds": 4.0}}}, "feed"),
+        ({"stop": {"at_s": 0.5}}, None),
+    ],
+)
+def test_dispatch_is_named_only_where_no_own_time_and_no_feed_explains_the_rate(
+    change: dict[str, Any], side: str | None
+) -> None:
+    before, after = run_of("a", **THREE), run_of("b", **{**THREE, **change})
+    found = {each.side for each in changes_of(before, after)} & {"dispatch", "feed"}
+    assert found == ({side} if side else set()), difference_text(before, after)

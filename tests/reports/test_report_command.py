@@ -176,6 +176,11 @@ def test_a_diff_names_the_side_that_moved_and_the_settings(tmp_path: Path) -> No
     assert factors["drafters", "step time"] == pytest.approx(2.4) and answer["text"] == lines[1]
 
 
+def test_the_help_of_diff_names_diff(tmp_path: Path) -> None:
+    said = dflash_report("diff", "--help", cwd=tmp_path)
+    assert said.returncode == 0 and "Usage: dflash-report diff [OPTIONS]" in said.stdout
+
+
 def test_a_damaged_trace_gives_a_page_that_says_what_is_missing(tmp_path: Path) -> None:
     trace = recorded_run(tmp_path / "run", **PAIR) / "trace.parquet"
     trace.write_bytes(trace.read_bytes()[:-100])

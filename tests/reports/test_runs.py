@@ -124,6 +124,13 @@ def test_every_unusable_input_is_named_in_one_pass_a_line_each(tmp_path: Path) -
     assert len(lines) == 5 and all(name in line for name, line in zip(names, lines, strict=True))
 
 
+def test_an_empty_folder_is_told_to_be_no_run_and_not_to_lack_a_trace(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError) as refused:
+        load_given([tmp_path])
+    [fault] = refused.value.faults
+    assert fault.rule == "is no run: it holds neither summary.json nor trace.parquet"
+
+
 def test_a_summary_of_another_version_names_its_bad_keys(tmp_path: Path) -> None:
     folder = recorded_run(tmp_path / "run")
     summary = json.loads((folder / "summary.json").read_text())

@@ -48,6 +48,27 @@ def test_the_verdict_of_a_run_that_goes_on_says_how_long_targets_are_blocked_by_
     assert judge(metrics, steady(10.0, 0.0, 10.0)) == said
 
 
+def test_where_drafters_never_wait_the_text_says_that_no_policy_helps() -> None:
+    """As of a training that was stopped on the way: nobody idles, and the policy is not to blame."""
+    metrics = metrics_of(40)
+    metrics.observe([(0.0, "target_ready", (0,), [Assign(0, 0, 0)]), (0.01, "offer", (0, 0), [])])
+    for batch in range(20):
+        trained(metrics, 0.01 + batch, batch, 0)
+    metrics.targets[0].batches, metrics.targets[0].tokens = 30, 300
+    metrics.finish(20.01)
+    said = judge(metrics, steady(9.0, 5.0, 20.0))
+    assert said.bottleneck == "dispatch" and "no policy helps" in said.text
+    assert "wait 0% of the time only" in said.text and "9 tok/s in the steady time" in said.text
+
+
+def test_drafters_that_wait_for_what_is_missing_leave_the_policy_to_blame() -> None:
+    metrics = blocked_run()  # starved for the first second of ten
+    metrics.targets[0].batches, metrics.targets[0].tokens = 9, 90
+    metrics.finish(10.0)
+    said = judge(metrics, steady(9.0, 0.0, 10.0))
+    assert said.bottleneck == "dispatch" and "drafter/0 is idle 10% of the time" in said.text
+
+
 def test_the_times_of_a_life_add_up_at_any_moment_and_those_of_a_retired_target_end() -> None:
     metrics = blocked_run()
     for now in (10.0, 12.5, 99.0):

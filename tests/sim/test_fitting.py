@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from dflash_sim.cli import app, guarded
 from dflash_sim.comparison import predict
+from dflash_sim.doubts import doubts_of
 from dflash_sim.durations import Durations, profiled_shape
-from dflash_sim.fitting import fit_sources, fit_trace, measured_parts, save_timings
+from dflash_sim.fitting import fit, fit_sources, fit_trace, measured_parts, save_timings
 from dflash_sim.prediction import draw_times, lanes_of, plan_of, planned_faults
 from dflash_sim.service import ServiceTimes
 from dflash_sim.simulator import Simulator
@@ -601,6 +602,91 @@ def test_the_settings_of_committed_traces_agree_with_their_profiles() -> None:
     for folder in folders:
         both = fit_sources([folder, folder / "timings.json"])
         assert both.settings["workers"] == read_timings(folder / "timings.json").settings["workers"]
+
+
+def of_topology(targets: int, drafters: int, /, **devices: Any) -> dict[str, Any]:
+    named = {"devices": devices} if devices else {}
+    return {"topology": {"targets": targets, "drafters": drafters, "target_gpus": 1, **named}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "topology", "shared"),
+    [
+        ("training", of_topology(2, 2), []),
+        ("training", of_topology(2, 1, targets=["cuda:0", "cuda:1"], drafters="cuda"), ["1 + 1"]),
+        ("training", of_topology(2, 2, targets=["cuda:1", "cuda:0"], drafters=["cuda:0", "cuda:1"]), ["1 + 1"] * 2),
+        ("training", of_topology(2, 2, targets="cpu", drafters="cpu"), []),
+        ("training", of_topology(1, 1, targets="cuda:0"), None),
+        ("rehearsal", of_topology(5, 3), None),
+        ("rehearsal", of_topology(5, 3, targets="cuda:0", drafters="cuda:0"), ["5 + 3"]),
+    ],
+)  # fmt: skip
+def test_timings_of_a_run_keep_its_topology_and_which_workers_shared_a_gpu(
+    kind: str, topology: dict[str, Any], shared: list[str] | None, tmp_path: Path
+) -> None:
+    found = fit_sources([read_by_workers(tmp_path, kind, **topology)]).settings
+    counts = topology["topology"]
+    assert (found["targets"], found["drafters"]) == (counts["targets"], counts["drafters"])
+    assert found.get("shared_gpus") == shared
+
+
+def test_simulated_runs_hold_no_interference_and_keep_no_topology(tmp_path: Path) -> None:
+    record(pipeline_of(**WITH_MODEL), tmp_path)
+    assert not {"targets", "drafters", "shared_gpus"} & fit_sources([tmp_path]).settings.keys()
+
+
+def test_runs_of_other_topologies_are_not_pooled(tmp_path: Path) -> None:
+    one = read_by_workers(tmp_path / "one", "training", **of_topology(1, 1))
+    same = read_by_workers(tmp_path / "same", "training", **of_topology(1, 1))
+    two = read_by_workers(tmp_path / "two", "training", **of_topology(2, 1))
+    near = read_by_workers(tmp_path / "near", "training", **of_topology(1, 1, targets="cuda:0", drafters="cuda:0"))
+    [fault] = faults_of(one, same, two)
+    assert fault.startswith(f"{two}: settings.targets: 2: another source has 1; ")
+    assert fault.endswith("hold the interference of their topology: fit each topology by itself")
+    [fault] = faults_of(one, near)
+    assert fault.startswith(f"{near}: settings.shared_gpus: ['1 + 1']: another source has []; ")
+
+
+def test_timings_of_an_unknown_topology_are_pooled_with_a_line_and_the_result_knows_none(tmp_path: Path) -> None:
+    run = read_by_workers(tmp_path / "run", "training", **of_topology(2, 2))
+    old = saved(profile_of(interference={"in_samples": True}), tmp_path / "old.json")
+    fitted = fit([run, old])
+    assert fitted.remarks()[0].startswith("not known: of which topology some of the timings are")
+    assert not {"targets", "drafters", "shared_gpus"} & fitted.profile.settings.keys()
+    assert fit([run, run]).remarks() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "doubt"),
+    [
+        ({"targets": 2, "drafters": 1, "shared_gpus": []}, ""),
+        ({"targets": 1, "drafters": 1}, "fitted from a run of 1 + 1 workers, whose interference the timings hold; they "
+         "do not tell that of 2 + 1 workers: "),
+        ({"targets": 2, "drafters": 1, "shared_gpus": ["2 + 1"]}, "fitted from a run of GPUs shared by 2 + 1 workers"),
+        ({}, "not known: the topology of the run that the timings are fitted from"),
+    ],
+)  # fmt: skip
+def test_a_prediction_of_another_topology_than_the_runs_is_told_as_doubtful(
+    settings: dict[str, Any], doubt: str, tmp_path: Path
+) -> None:
+    role = {"samples": [{"batch_size": 1, "length": 1, "seconds": [0.5, 0.6]}]}
+    content = {"target": role, "drafter": role, "settings": settings, "interference": {"in_samples": True}}
+    file = saved(build_profile(content), tmp_path / "timings.json")
+    path = tmp_path / "pipeline.json"
+    path.write_text(json.dumps({"topology": {"targets": 2}, "data": {"batches": 9}, "timings": {"file": str(file)}}))
+    said = CliRunner().invoke(app, ["run", str(path), "-o", str(tmp_path / "run")])
+    doubts = json.loads((tmp_path / "run" / "summary.json").read_text()).get("timings_doubted", [])
+    assert said.exit_code == 0 and [text[: len(doubt)] for text in doubts] == [doubt] * bool(doubt)
+    assert ("doubtful " + doubt[:40] in said.stdout) == bool(doubt)
+
+
+def test_a_run_whose_shared_gpus_are_not_known_is_told_only_where_the_prediction_shares_some() -> None:
+    settings = {"targets": 1, "drafters": 1}
+    fitted = build_profile({"settings": settings, "interference": {"in_samples": True}})
+    assert doubts_of(pipeline_of(data={"batches": 2}), fitted) == []
+    near = pipeline_of(data={"batches": 2}, topology={"devices": {"targets": "cuda:0", "drafters": "cuda:0"}})
+    [doubt] = doubts_of(near, fitted)
+    assert doubt.startswith("not known: which workers shared a GPU")
 
 
 def test_runs_that_computed_in_other_places_or_not_at_all_are_not_pooled(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dflash_sim.comparison import predict
+from dflash_sim.doubts import doubts_of
 from dflash_sim.interference import Company, Interference
 from dflash_sim.prediction import simulate, summary_of
 from dflash_sim.sharing import Sharing, unmeasured_pairs
@@ -551,6 +552,72 @@ def test_trios_that_cannot_be_are_refused(wrong: dict[str, Any], said: str) -> N
     with pytest.raises(TimingsError) as refused:
         build_profile({"interference": with_trio(1.03, 1.04, **wrong)})
     assert said in "; ".join(refused.value.faults)
+
+
+def on_gpu(interference: dict[str, Any], folder: Path, targets: int = 3) -> Pipeline:
+    """A pipeline with all its workers on `cuda:1`."""
+    devices = {"targets": "cuda:1", "drafters": "cuda:1"}
+    topology = {"targets": targets, "drafters": 1, "devices": devices}
+    return measured_pipeline(folder, interference, topology=topology)
+
+
+def test_trios_without_pairs_slow_whom_they_slowed_and_are_told_to_lack_pairs(tmp_path: Path) -> None:
+    trios = [{"workers": ["target"] * 3, "shared": "cuda:1", "factors": [1.5] * 3}]
+    assert composed({"trios": trios}, devices=["cuda:1"] * 3, roles=["target"] * 3).matters
+    run, summary = predict(on_gpu({"pairs": [], "trios": trios}, tmp_path))
+    [doubt] = summary["timings_doubted"]
+    assert doubt.startswith("target and target on one GPU, target and drafter on one GPU: ") and "no such pair" in doubt
+    alone = predict(on_gpu({}, tmp_path))[1]
+    assert summary["makespan_s"] > alone["makespan_s"] and "timings_doubted" not in alone
+
+
+@pytest.mark.parametrize("again", [["target", "target", "drafter"], ["drafter", "target", "target"]])
+def test_a_trio_given_twice_is_refused_in_any_order(again: list[str]) -> None:
+    measured = with_trio(1.03, 1.04)
+    measured["trios"].append(measured["trios"][0] | {"workers": again, "factors": [1.0] * 3})
+    with pytest.raises(TimingsError) as refused:
+        build_profile({"interference": measured})
+    [fault] = refused.value.faults
+    assert fault.startswith("interference.trios: ") and "that share cuda:0 are given 2 times: keep one" in fault
+    measured["trios"][1]["shared"] = "cuda:1"
+    assert len(build_profile({"interference": measured}).interference.trios) == 2
+
+
+@pytest.mark.parametrize(("third", "odd"), [(1.04, False), (3.0, False), (8.1, True), (100.0, True), (0.9, True)])
+def test_a_trio_that_its_pairs_cannot_explain_is_told_and_no_more(third: float, odd: bool, tmp_path: Path) -> None:
+    pipeline = on_gpu({}, tmp_path)
+    first = 2.0 if third != 1.04 else 1.03
+    doubts = doubts_of(pipeline, build_profile({"interference": with_trio(first, third)}))
+    assert [text for text in doubts if "at once on cuda:0" in text] == doubts and len(doubts) == odd
+    assert not odd or f"a target takes {third:.3g}×, beside one of the others 2× and 2×" in doubts[0]
+
+
+def test_no_trio_that_was_ever_kept_is_told_as_odd() -> None:
+    kept = [read_timings(path) for path in Path("docs/validation").glob("*/timings.json")]
+    assert sum(bool(each.interference.trios) for each in kept) >= 6
+    pipeline = from_mapping({"topology": {"targets": 5, "drafters": 3}})
+    assert not [text for each in kept for text in doubts_of(pipeline, each) if "at once on" in text]
+
+
+def test_a_pair_measured_on_the_very_device_counts_before_the_mean_of_others() -> None:
+    pairs = [pair("target", "drafter", factor, factor, f"cuda:{gpu}") for gpu, factor in enumerate((2.0, 4.0))]
+    roles = ["target", "drafter"]
+    for device, factor in (("cuda:0", 2.0), ("cuda:1", 4.0), ("cuda:2", 3.0)):
+        assert composed({"pairs": pairs}, devices=[device] * 2, roles=roles).factor(0, [1]) == pytest.approx(factor)
+    spread = composed({"pairs": pairs}, devices=[("cuda:1", "cuda:2"), "cuda:1"], roles=roles)
+    assert spread.factor(0, [1]) == pytest.approx(4.0)
+    bare = [pair("target", "drafter", 2.0, 2.0, "cuda"), pairs[1]]
+    named = composed({"pairs": bare}, devices=["cuda:0"] * 2, roles=roles)
+    assert named.factor(0, [1]) == pytest.approx(2.0), "cuda is cuda:0"
+
+
+def test_three_measured_on_the_very_device_count_before_the_mean_of_others() -> None:
+    here, there = with_trio(1.03, 1.04), with_trio(1.1, 1.12)
+    for key in ("pairs", "trios"):
+        here[key] += [each | {"shared": "cuda:1"} for each in there[key]]
+    for device, first, third in (("cuda:0", 1.03, 1.04), ("cuda:1", 1.1, 1.12)):
+        found = composed(here, devices=[device] * 8, roles=EIGHT["roles"])
+        assert found.factor(0, [1]) == pytest.approx(first) and found.factor(0, [1, 5]) == pytest.approx(third)
 
 
 def test_trios_survive_being_written_and_read(tmp_path: Path) -> None:

@@ -19,7 +19,10 @@ from dflash_run.training.train import train
 from dflash_sim.cli import guarded
 from dflash_sim.fitting import fit_sources, save_timings
 from dflash_sim.prediction import prepare, summary_of
+from dflash_sim.settings import settings_of_run
+from dflash_sim.timings_file import InterferenceProfile, Profile, read_timings
 from policies.faults import PipelineError
+from policies.loading import resolved
 from tests.run.training.cases import HIRED, PROFILED, training_file, training_pipeline
 
 QUICK = Effort(repeats=3, most_repeats=3, least_s=0.0, flow_s=0.03, rounds=1)
@@ -98,7 +101,7 @@ def test_timings_of_a_rehearsal_with_threads_are_refused_for_a_training_and_used
     with pytest.raises(PipelineError) as refused:
         forecast(prepared, file)
     [fault] = refused.value.faults
-    assert fault.rule == "was measured with workers threads, and here it is processes"
+    assert fault.rule == "was measured with workers 'threads', and here it is 'processes'"
     assert forecast(prepared, file, "threads, groups of 8, 8 multiprocessors").summary["throughput"]["tokens_per_s"] > 0
 
 
@@ -141,6 +144,37 @@ def test_a_run_that_stops_where_its_prediction_does_is_compared_by_its_time(
     assert outcome["makespan_s"]["difference"] == pytest.approx(-0.5)
 
 
+def doubts_by(profile: Profile, prepared: Preparation, file: Path) -> list[str]:
+    save_timings(profile, file)
+    doubts: list[str] = forecast(prepared, file).summary.get("timings_doubted", [])
+    return [text for text in doubts if text.startswith(("not known", "measured with"))]
+
+
+def test_a_profile_of_another_machine_or_of_unknown_settings_is_told_as_doubtful(
+    prepared: Preparation, timings: Path, tmp_path: Path
+) -> None:
+    known, file = read_timings(timings), tmp_path / "timings.json"
+    assert doubts_by(known, prepared, file) == []
+    other = {"machine": known.machine | {"cpu": "another"}, "versions": known.versions | {"torch": "1.0"}}
+    [doubt] = doubts_by(known.model_copy(update=other), prepared, file)
+    assert doubt.startswith("measured with machine.cpu 'another', and here it is ") and "versions.torch '1.0'" in doubt
+    kept = {key: value for key, value in known.settings.items() if key not in ("threads", "vocab_size")}
+    [doubt] = doubts_by(known.model_copy(update={"settings": kept, "machine": {}}), prepared, file)
+    assert sorted(doubt.split(": ")[1].split(", ")) == ["machine.cpu", "threads", "vocab_size"]
+
+
+def test_of_timings_fitted_from_a_run_only_what_traces_say_is_missed(
+    prepared: Preparation, timings: Path, tmp_path: Path
+) -> None:
+    known, file = read_timings(timings), tmp_path / "timings.json"
+    said = settings_of_run("training", resolved(prepared.pipeline))
+    fitted = {"settings": said, "machine": {}, "versions": {}, "interference": InterferenceProfile(in_samples=True)}
+    assert doubts_by(known.model_copy(update=fitted), prepared, file) == []
+    fitted["settings"] = {key: value for key, value in said.items() if key != "block_size"}
+    [doubt] = doubts_by(known.model_copy(update=fitted), prepared, file)
+    assert doubt.startswith("not known: block_size: ")
+
+
 def test_a_profile_of_other_settings_ends_the_command_with_status_2_and_a_line_each(
     case: Path, timings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -151,5 +185,5 @@ def test_a_profile_of_other_settings_ends_the_command_with_status_2_and_a_line_e
     lines = capsys.readouterr().err.splitlines()
     assert status == 2 and len([line for line in lines if "timings.file" in line]) == 2
     assert any("was measured with anchors 8, and here it is 16" in line for line in lines)
-    assert any("was measured with loss ce, and here it is soft" in line for line in lines)
+    assert any("was measured with loss 'ce', and here it is 'soft'" in line for line in lines)
     assert not (tmp_path / "run" / "prediction.json").exists()

@@ -1,7 +1,8 @@
-"""Why a run parts from its prediction: the rule, and the sentence that names the side that moved.
+"""Why a run parts from its prediction, or from another run: the rule, and the sentence that names the side that moved.
 
 The sides' own paces are compared, never queues or idle times, which only follow: a full queue means slow drafters or
-fast targets, and does not say which of them moved.
+fast targets, and does not say which of them moved. Where no pace explains it, workers wait for each other otherwise:
+that is dispatch.
 """
 
 from collections.abc import Iterator
@@ -14,8 +15,12 @@ APART: Final = 0.10
 """A run and its prediction have parted when their rates differ by more."""
 TARGETS: Final = "targets"
 DRAFTERS: Final = "drafters"
+DISPATCH: Final = "dispatch"
+TOPOLOGY: Final = "topology"
 _EXPOSED: Final = 0.03
 """Copying and waiting at steps count when they grew by this share of a drafter's batch."""
+_ROOM: Final = 1.1
+"""A role that could do this many times what limits the run has room to spare: what moves there explains nothing."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class Parting:
     """The side that moved most of what limits the run."""
 
     side: str
-    """`targets`, `drafters`, `longer data`, `shorter data`, `transfers`, `sync`, `lost workers` or `dispatch`."""
+    """`targets`, `drafters`, `longer data`, `shorter data`, `transfers`, `sync`, `lost workers`,
+    `topology` or `dispatch`."""
     what: str
     factor: float | None
     """Of that side's own time; None where the side is not one of time."""
@@ -36,10 +42,14 @@ class Parting:
 
 
 def parted(before: Pace, after: Pace, apart: float = APART) -> Parting | None:
-    """What moved between the prediction and the run; None while their rates differ by no more than `apart`."""
-    if not before.tokens_per_s or after.tokens_per_s is None:
+    """What moved between the prediction and the run; None while their rates of slots differ by no more than `apart`.
+
+    Of slots: where less is padded more tokens come of the same work.
+    """
+    was, now = _slots_per_s(before), _slots_per_s(after)
+    if not was or now is None:
         return None
-    rate = after.tokens_per_s / before.tokens_per_s
+    rate = now / was
     return None if abs(rate - 1) <= apart else _cause(before, after, slower=rate < 1)
 
 
@@ -56,9 +66,10 @@ class _Moved:
 
 def _cause(before: Pace, after: Pace, *, slower: bool) -> Parting:
     """The side that moved in the run's direction and cost most, of those that limit it before the others."""
-    moved = [each for each in _candidates(before, after) if slower == (each.cost > 0)]
+    tight = _tight(before) | _tight(after)
+    moved = [each for each in _candidates(before, after) if slower == (each.cost > 0) and each.of in tight]
     if not moved:
-        return Parting("dispatch", "no side's own time moved: workers wait for each other otherwise", None)
+        return Parting(DISPATCH, "no side's own time moved: workers wait for each other otherwise", None)
     # Slower: whoever limits the run now is to blame. Faster: whoever limited it before.
     limit = _limiting(after if slower else before)
     return max(moved, key=lambda each: (each.of == limit, abs(each.cost))).parting
@@ -82,6 +93,8 @@ def _candidates(before: Pace, after: Pace) -> Iterator[_Moved]:
             excused = cost
         if are < were:
             yield _Moved(_fewer(before, after), side, then * slots * (1 / max(are, 1) - 1 / were))
+        if are > were:
+            yield _Moved(_more(before, after), side, then * slots * (1 / are - 1 / max(were, 1)))
     if held := after.held_s_per_batch - before.held_s_per_batch:
         # Whoever it was: at worst all the others stood until it was given up.
         yield _Moved(_fewer(before, after), _limiting(after) or DRAFTERS, held)
@@ -100,8 +113,20 @@ def _candidates(before: Pace, after: Pace) -> Iterator[_Moved]:
 
 
 def _fewer(before: Pace, after: Pace) -> Parting:
-    workers = f"{after.targets} + {after.drafters} workers instead of {before.targets} + {before.drafters}"
-    return Parting(LOST, workers, None)
+    return Parting(LOST, _workers(before, after), None)
+
+
+def _more(before: Pace, after: Pace) -> Parting:
+    return Parting(TOPOLOGY, _workers(before, after), None)
+
+
+def _workers(before: Pace, after: Pace) -> str:
+    return f"{after.targets} + {after.drafters} workers instead of {before.targets} + {before.drafters}"
+
+
+def _slots_per_s(pace: Pace) -> float | None:
+    filled = 1 - (pace.padding_share or 0.0)
+    return None if pace.tokens_per_s is None or filled <= 0 else pace.tokens_per_s / filled
 
 
 def _explained(factor: float, length: float) -> bool:
@@ -114,12 +139,28 @@ def _explained(factor: float, length: float) -> bool:
 
 
 def _limiting(pace: Pace) -> str | None:
-    """The role with the lower rate of slots, if both are known; copies and waiting at steps are the drafters'."""
-    if not pace.target_s_per_slot or not pace.drafter_s_per_slot:
-        return None
-    apart = ((pace.transfer_s_per_batch or 0.0) + (pace.sync_s_per_batch or 0.0)) / (pace.slots_per_batch or 1.0)
-    targets, drafters = pace.targets / pace.target_s_per_slot, pace.drafters / (pace.drafter_s_per_slot + apart)
-    return TARGETS if targets < drafters else DRAFTERS
+    """The role with the lower rate of slots, if both are known."""
+    rates = _rates(pace)
+    return min(rates, key=lambda role: rates[role]) if len(rates) == 2 else None
+
+
+def _tight(pace: Pace) -> set[str]:
+    """The roles without room to spare; both where a rate is not known."""
+    rates = _rates(pace)
+    if len(rates) < 2:
+        return {TARGETS, DRAFTERS}
+    return {role for role, rate in rates.items() if rate <= _ROOM * min(rates.values())}
+
+
+def _rates(pace: Pace) -> dict[str, float]:
+    """Slots per second of each role, where its pace is known; copies and waiting at steps are the drafters'."""
+    found = {}
+    if pace.drafter_s_per_slot:
+        apart = ((pace.transfer_s_per_batch or 0.0) + (pace.sync_s_per_batch or 0.0)) / (pace.slots_per_batch or 1.0)
+        found[DRAFTERS] = pace.drafters / (pace.drafter_s_per_slot + apart)
+    if pace.target_s_per_slot:
+        found[TARGETS] = pace.targets / pace.target_s_per_slot
+    return found
 
 
 def _factor(before: float | None, after: float | None) -> float | None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dflash_sim.parting import parted
 from reports.moved import Pace
+from reports.parting import parted
 
 # The record's run of 20.2 Ktok/s: two drafters (one GPU had crashed) of 10.1 each, targets with room to spare.
 BEFORE = Pace(
@@ -68,6 +68,20 @@ def test_a_slower_side_that_is_not_slower_than_its_data_is_excused() -> None:
 
 def test_a_faster_run_names_the_side_that_became_faster() -> None:
     assert said(tokens_per_s=30_000, drafter_s_per_slot=1 / 16_000) == "drafters: step time 0.631× the profile"
+
+
+def test_a_side_with_room_to_spare_explains_nothing() -> None:
+    after = {"tokens_per_s": 17_000, "target_s_per_slot": 1.05 / 6_000}
+    roomy = replace(BEFORE, target_s_per_slot=1 / 6_000)
+    found = parted(roomy, replace(roomy, **after))
+    assert found is not None and found.side == "dispatch"
+
+
+def test_more_workers_are_the_topology_and_less_padding_moves_no_rate_of_slots() -> None:
+    found = parted(BEFORE, replace(BEFORE, drafters=3, tokens_per_s=24_000))
+    assert found is not None and found.sentence() == "topology: 5 + 3 workers instead of 5 + 2"
+    padded = replace(BEFORE, padding_share=0.5)
+    assert parted(padded, replace(padded, padding_share=0.25, tokens_per_s=30_300)) is None
 
 
 def test_rates_within_a_tenth_have_not_parted() -> None:
