@@ -216,7 +216,8 @@ def _idle(crew: _Crew) -> float:
 def _slower_then(steady: float, rates: SoloRates, idle: float) -> str:
     return (
         f"dispatch, by the rates alone: drafters wait {idle:.0%} of the time only, and gave {ktok(steady)} in the "
-        f"steady time where all their batches tell {ktok(rates.drafters)}: they computed slower then, and no policy helps"
+        f"steady time where all their batches tell {ktok(rates.drafters)}: "
+        "they computed slower then, and no policy helps"
     )
 
 
