@@ -19,8 +19,9 @@ from dflash_sim.records import RECORDS, check_records
 from dflash_sim.replay import dispatcher_of, replay
 from policies.loading import load, replaced
 from policies.pipeline import Pipeline
-from reports.summary import versions, write_text
+from reports.summary import versions
 from reports.tracefile import read_trace
+from reports.writing import file_fault, write_text
 
 RECORD: Final = Path("examples/field_record.yaml")
 CASES: Final = (
@@ -76,6 +77,8 @@ def main() -> None:
     parser.add_argument("--drivers", default="threads,processes")
     parser.add_argument("-o", "--out", type=Path, default=Path("docs/validation.md"))
     options = parser.parse_args()
+    if fault := file_fault("--out", options.out):
+        sys.exit(str(fault))
     rows = []
     for row in _rows(options.batches, options.speedup, options.drivers.split(",")):
         print(_line(row), flush=True)

@@ -8,6 +8,7 @@ from typing import Final
 from dflash_sim.fitting import is_trace
 from policies.faults import Fault
 from reports.tracelayout import FILE, PARTS
+from reports.writing import file_fault
 
 _KEPT: Final = (FILE, PARTS, "summary.json", "prediction.json")
 """What a run's folder holds that cannot be made again."""
@@ -20,8 +21,8 @@ def output_faults(out: str, sources: Sequence[str]) -> Iterator[Fault]:
         yield Fault("-o", out, "must name a file", "e.g. -o timings.json")
         return
     path = Path(out)
-    if path.is_dir():
-        yield Fault("-o", out, "must be a file; it is a folder", "e.g. -o timings.json")
+    if fault := file_fault("-o", path, _OTHER):
+        yield fault
         return
     if (replaced := _replaced(path, sources)) is not None:
         yield Fault("-o", out, f"must not replace {replaced}", _OTHER)

@@ -11,11 +11,12 @@ from rich.console import Console
 
 from dflash_run.profiling.measuring import Effort
 from dflash_run.training.preparation import prepare_training
-from dflash_sim.cli import check_outputs, print_measured
+from dflash_sim.cli import folder_faults, print_measured
 from dflash_sim.fitting import save_timings
 from policies.faults import Fault, PipelineError
 from policies.loading import inputs, load, replaced
 from policies.pipeline import Pipeline
+from reports.writing import file_fault
 
 _REMEDY: Final = "give another, e.g. -o timings.json"
 
@@ -88,17 +89,14 @@ def _misused(sizes: list[int] | None, rehearsal: bool) -> Iterator[Fault]:
 def _unfit(out: Path, given: dict[str, Path]) -> Iterator[Fault]:
     """What takes minutes to measure can be written, and replaces nothing that it is measured with."""
     name = str(out)
-    if out.is_dir():
-        yield Fault("-o", name, "must be a file; it is a folder", _REMEDY)
+    if fault := file_fault("-o", out, _REMEDY):
+        yield fault
         return
     for key, path in given.items():
         if _replaces(out, path):
             yield Fault("-o", name, f"must be another file than {key} names, which it would replace", _REMEDY)
             return
-    try:
-        check_outputs(out.absolute().parent)
-    except PipelineError as error:
-        yield from error.faults
+    yield from folder_faults(out.absolute().parent)
 
 
 def _replaces(out: Path, given: Path) -> bool:

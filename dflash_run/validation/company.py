@@ -25,7 +25,7 @@ from dflash_sim.fitting import save_timings
 from dflash_sim.settings import PROCESSES
 from policies.batches import BatchPlan
 from policies.loading import from_mapping
-from reports.summary import write_bytes
+from reports.writing import write_bytes
 
 _EFFORTS: Final = {
     NEW: Effort(),

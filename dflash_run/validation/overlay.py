@@ -13,8 +13,9 @@ from dflash_sim.timings import MeasuredTimes
 from dflash_sim.timings_file import read_timings
 from policies.loading import replaced
 from reports.runs import load_given
-from reports.summary import to_json, write_text
+from reports.summary import to_json
 from reports.tracefile import read_trace
+from reports.writing import write_text
 
 PICTURE: Final = "overlay.svg"
 
