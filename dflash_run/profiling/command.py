@@ -12,6 +12,7 @@ from rich.console import Console
 from dflash_run.profiling.measuring import Effort
 from dflash_run.training.preparation import prepare_training
 from dflash_sim.cli import folder_faults, print_measured
+from dflash_sim.fit_output import OTHER, kept_there
 from dflash_sim.fitting import save_timings
 from policies.faults import Fault, PipelineError
 from policies.loading import inputs, load, replaced
@@ -96,6 +97,9 @@ def _unfit(out: Path, given: dict[str, Path]) -> Iterator[Fault]:
         if _replaces(out, path):
             yield Fault("-o", name, f"must be another file than {key} names, which it would replace", _REMEDY)
             return
+    if (lost := kept_there(out)) is not None:
+        yield Fault("-o", name, f"must not replace {lost}", OTHER)
+        return
     yield from folder_faults(out.absolute().parent)
 
 

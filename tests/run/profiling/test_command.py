@@ -2,13 +2,17 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from dflash_run.cli import app
+from dflash_sim.fit_output import kept_there
 from reports.commands import guarded
 from tests.run.training.cases import training_file
+
+KEPT = Path(__file__).parents[3] / "docs" / "validation" / "cpu-1-1-shared"
 
 
 @pytest.fixture
@@ -51,6 +55,27 @@ def test_timings_never_replace_what_they_are_measured_with(
 def test_what_the_files_predictions_use_may_be_measured_anew(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     faults = refused(capsys, file, file.parent / "old.json", "--multiprocessors", "8,8")
     assert [fault.split(":")[0] for fault in faults] == ["--multiprocessors"]
+
+
+@pytest.mark.parametrize("name", sorted(each.name for each in KEPT.iterdir() if each.name != "timings.json"))
+def test_a_profile_never_replaces_a_file_of_a_run_or_what_is_no_timings_file(
+    name: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(KEPT, run := file.parent / "run")
+    (file.parent / "link.json").symlink_to(run / name)
+    before = (run / name).read_bytes()
+    for out in (run / name, file.parent / "link.json"):
+        [fault] = refused(capsys, file, out)
+        assert "must not replace " in fault and "or remove that first" in fault and (run / name).read_bytes() == before
+
+
+def test_earlier_timings_are_measured_over_also_damaged_or_empty_ones(file: Path) -> None:
+    for content in ("", "{}", '{"version": 1, "target": 3}', (KEPT / "timings.json").read_text()):
+        (file.parent / "t.json").write_text(content)
+        assert kept_there(file.parent / "t.json") is None
+    for content in ("[]", '{"version": 1', "notes", '{"seed": 1}'):
+        (file.parent / "t.json").write_text(content)
+        assert kept_there(file.parent / "t.json") == "what is no timings file"
 
 
 def test_what_is_wrong_with_the_command_line_is_told_with_what_is_wrong_with_the_file(
