@@ -42,6 +42,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     told = f"run the cases of this part ({parts}, or {HOST}N-policies and so on); left out: check what is kept"
     what.add_argument("--part", metavar="PART", help=told)
     what.add_argument("--host", choices=HOST_PARTS, help="run these of all GPUs that there are")
+    what.add_argument("--draw", action="store_true", help="check what is kept, and draw the pictures that are missing")
     parser.add_argument("--case", action="append", help="only these cases; repeatable")
     parser.add_argument("--again", action="store_true", help="run also cases that have a table")
     parser.add_argument("--out", type=Path, default=Path("docs/validation"))
@@ -55,7 +56,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 2
     cases = [case for case in CASES if not options.case or case.name in options.case]
     if options.part is None and options.host is None:
-        return check(cases, options.out, CASES, chosen=bool(options.case))
+        return check(cases, options.out, CASES, chosen=bool(options.case), draw=options.draw)
     import torch
 
     gpus = torch.cuda.device_count()
