@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -14,9 +14,12 @@ from dflash_run.training.preparation import prepare_training
 from dflash_sim.cli import folder_faults, print_measured
 from dflash_sim.fit_output import OTHER, kept_there
 from dflash_sim.fitting import save_timings
+from dflash_sim.interrupts import held
+from dflash_sim.timings_file import Profile
 from policies.faults import Fault, PipelineError
 from policies.loading import inputs, load, replaced
 from policies.pipeline import Pipeline
+from reports import entry
 from reports.writing import file_fault
 
 _REMEDY: Final = "give another, e.g. -o timings.json"
@@ -35,8 +38,6 @@ def profile_file(
     """Measure, write, print; returns the exit status. Raises PipelineError."""
     import torch
 
-    from dflash_run.profiling.profile import profile
-
     for library in ("huggingface_hub", "transformers", "accelerate"):
         logging.getLogger(library).setLevel(logging.ERROR)
     pipeline = _read(file, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])], out, sizes, rehearsal)
@@ -46,6 +47,25 @@ def profile_file(
     def progress(what: str) -> None:
         people.print(what, style="dim", highlight=False)
 
+    try:
+        found = _measured(pipeline, gpus, rehearsal, sizes, progress)
+        entry.check()
+    except KeyboardInterrupt:
+        raise entry.Interrupted(f"{out} was not written") from None
+    with held():
+        save_timings(found, out)
+    if as_json:
+        sys.stdout.write(out.read_text(encoding="utf-8"))
+    else:
+        print_measured(found)
+    return 0
+
+
+def _measured(
+    pipeline: Pipeline, gpus: int, rehearsal: bool, sizes: list[int] | None, progress: Callable[[str], None]
+) -> Profile:
+    from dflash_run.profiling.profile import profile
+
     if rehearsal:
         from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
 
@@ -53,17 +73,10 @@ def profile_file(
         progress("splitting the device, compiling")
         stage = set_stage(prepared, sizes)
         effort = Effort(again=False)  # all threads find what was compiled
-        found = profile(
+        return profile(
             prepared, effort=effort, hire=stage.hire, place=stage.place, uneven=stage.uneven, progress=progress
         )  # fmt: skip
-    else:
-        found = profile(prepare_training(pipeline, gpus=gpus), progress=progress)
-    save_timings(found, out)
-    if as_json:
-        sys.stdout.write(out.read_text(encoding="utf-8"))
-    else:
-        print_measured(found)
-    return 0
+    return profile(prepare_training(pipeline, gpus=gpus), progress=progress)
 
 
 def _read(file: Path, overrides: list[str], out: Path, sizes: list[int] | None, rehearsal: bool) -> Pipeline:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dflash_run.validation.__main__ import main
 from dflash_run.validation.cases import CASES
+from dflash_run.validation.command import checked as main
 from dflash_run.validation.ranking import groups
 
 KEPT = Path(__file__).parents[3] / "docs" / "validation"
