@@ -203,6 +203,7 @@ def fit(
     else:
         print_measured(fitted.profile)
     people = Console(stderr=True) if as_json else console()
+    people.print(f"timings in {out}", highlight=False, markup=False, soft_wrap=True)
     for remark in fitted.remarks():
         people.print(remark, highlight=False, markup=False, soft_wrap=True)
 

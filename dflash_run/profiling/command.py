@@ -58,6 +58,7 @@ def profile_file(
         sys.stdout.write(out.read_text(encoding="utf-8"))
     else:
         print_measured(found)
+    people.print(f"timings in {out}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 from dflash_run.cli import app
+from dflash_run.profiling import command
+from dflash_sim.cli import app as fitting
 from dflash_sim.fit_output import kept_there
+from dflash_sim.timings_file import read_timings
 from reports.commands import guarded
 from tests.run.training.cases import training_file
 
@@ -88,3 +91,19 @@ def test_what_is_wrong_with_the_command_line_is_told_with_what_is_wrong_with_the
 def test_a_folder_is_no_file_for_timings(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [fault] = refused(capsys, file, file.parent)
     assert "must be a file; it is a folder" in fault
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_profile_and_a_fit_say_where_they_wrote(
+    as_json: bool, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "_measured", lambda *given: read_timings(KEPT / "timings.json"))
+    monkeypatch.chdir(file.parent)
+    more = ["--json"] * as_json
+    assert guarded(app, ["profile", file.name, "-o", "t.json", *more]) == 0
+    said = capsys.readouterr()
+    assert said.err.splitlines()[-1] == "timings in t.json" and Path("t.json").is_file()
+    assert not as_json or json.loads(said.out)["version"] == 1
+    assert guarded(fitting, ["fit", str(KEPT), "-o", "fitted.json", *more]) == 0
+    said = capsys.readouterr()
+    assert "timings in fitted.json" in (said.err if as_json else said.out).splitlines()
