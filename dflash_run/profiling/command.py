@@ -38,6 +38,8 @@ def profile_file(
     """Measure, write, print; returns the exit status. Raises PipelineError."""
     import torch
 
+    from dflash_run.profiling.profile import work_beside
+
     for library in ("huggingface_hub", "transformers", "accelerate"):
         logging.getLogger(library).setLevel(logging.ERROR)
     pipeline = _read(file, [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])], out, sizes, rehearsal)
@@ -48,7 +50,7 @@ def profile_file(
         people.print(what, style="dim", highlight=False)
 
     try:
-        found = _measured(pipeline, gpus, rehearsal, sizes, progress)
+        found = _measured(pipeline, gpus, rehearsal, sizes, work_beside(out), progress)
         entry.check()
     except KeyboardInterrupt:
         raise entry.Interrupted(f"{out} was not written") from None
@@ -63,7 +65,12 @@ def profile_file(
 
 
 def _measured(
-    pipeline: Pipeline, gpus: int, rehearsal: bool, sizes: list[int] | None, progress: Callable[[str], None]
+    pipeline: Pipeline,
+    gpus: int,
+    rehearsal: bool,
+    sizes: list[int] | None,
+    work: Path,
+    progress: Callable[[str], None],
 ) -> Profile:
     from dflash_run.profiling.profile import profile
 
@@ -75,9 +82,15 @@ def _measured(
         stage = set_stage(prepared, sizes)
         effort = Effort(again=False)  # all threads find what was compiled
         return profile(
-            prepared, effort=effort, hire=stage.hire, place=stage.place, uneven=stage.uneven, progress=progress
-        )  # fmt: skip
-    return profile(prepare_training(pipeline, gpus=gpus), progress=progress)
+            prepared,
+            effort=effort,
+            hire=stage.hire,
+            place=stage.place,
+            uneven=stage.uneven,
+            work=work,
+            progress=progress,
+        )
+    return profile(prepare_training(pipeline, gpus=gpus), work=work, progress=progress)
 
 
 def _read(file: Path, overrides: list[str], out: Path, sizes: list[int] | None, rehearsal: bool) -> Pipeline:
