@@ -12,7 +12,8 @@ from pathlib import Path
 
 from dflash_sim.comparison import predict
 from policies.loading import load
-from reports.summary import to_json, write_text
+from reports.summary import to_json
+from reports.writing import write_text
 
 WEEK = 756_000
 CHANGES = ("dispatch.policy=shared", "timings.target.cv=0.1", "timings.drafter.cv=0.1", "memory.hidden_size=5120")

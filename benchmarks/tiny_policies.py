@@ -18,7 +18,8 @@ from dflash_run.training.train import processes, train
 from dflash_sim.prediction import summary_of
 from policies.loading import load, replaced
 from policies.pipeline import Pipeline
-from reports.summary import to_json, write_text
+from reports.summary import to_json
+from reports.writing import write_text
 
 FILE = Path("examples/tiny/pipeline.yaml")
 CASES = (("round_robin", "step"), ("rotating", "step"), ("shared", "step"), ("bucketed", "step"), ("shared", "pooled"))

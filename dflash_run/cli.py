@@ -73,6 +73,9 @@ def rehearse_command(
         given = [f"--driver {driver}"] * (driver != "threads") + [f"--speedup {speedup:g}"] * (speedup != 1.0)
         rule = f"goes with threads and real time, not {' '.join(given)}"
         faults.append(Fault("--compute", compute, rule, "leave them out"))
+    if multiprocessors is not None and compute != "torch":
+        rule = "goes with --compute torch: workers that sleep need none"
+        faults.append(Fault("--multiprocessors", multiprocessors, rule, "leave one out"))
     if driver not in CREWS:
         faults.append(Fault("--driver", driver, f"must be {' or '.join(CREWS)}"))
     if not 1e-6 <= speedup < float("inf"):

@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 from dflash_run.messages import Finish, Gone
 from dflash_run.worker import Mail
-from dflash_sim.interrupts import SIGNALS
+from dflash_sim.interrupts import SIGNALS, held
 
 Worker = tuple[str, int]
 """(role, number)."""
@@ -200,10 +200,11 @@ class ProcessCrew:
         process = self._context.Process(
             target=_work_in_process, args=(theirs, job), name=_named(worker), daemon=True
         )  # fmt: skip
-        with _no_interrupts():
-            process.start()
-        theirs.close()
-        self._pipes[worker], self._processes[worker] = ours, process
+        with held():  # or a worker is left that read half of what it is to do, or that nobody knows of
+            with _no_interrupts():
+                process.start()
+            theirs.close()
+            self._pipes[worker], self._processes[worker] = ours, process
 
     def workers(self) -> list[Worker]:
         """Those that have not gone."""

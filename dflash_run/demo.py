@@ -10,6 +10,7 @@ from dflash_sim.cli import console
 from dflash_sim.comparison import predict
 from dflash_sim.prediction import summary_of
 from policies.loading import load, replaced
+from reports.commands import COMPLETE, run_and_exit
 from reports.summary import lane_text
 from reports.verdict import ktok
 
@@ -17,7 +18,7 @@ BATCHES: Final = 110
 SPEEDUP: Final = 40.0
 
 
-def main() -> None:
+def main() -> int:
     """Print the record beside the model, then the rehearsal beside its prediction."""
     demo.main()
     out = console()
@@ -27,6 +28,7 @@ def main() -> None:
         rehearsed = summary_of(rehearse(pipeline, Path(folder), speedup=SPEEDUP), kind="rehearsal")
     for name, summary in (("predicted", predict(pipeline)[1]), ("rehearsed", rehearsed)):
         out.print(f"{name}: {_line(summary)}", highlight=False, markup=False)
+    return COMPLETE
 
 
 def _line(summary: dict[str, Any]) -> str:
@@ -38,4 +40,4 @@ def _line(summary: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_exit(main)

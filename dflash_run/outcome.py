@@ -6,8 +6,9 @@ from typing import Any
 
 from rich.console import Console
 
-from reports.summary import to_json, write_text
+from reports.summary import to_json
 from reports.table import print_run
+from reports.writing import write_text
 
 
 def tell(people: Console, summary: dict[str, Any], title: str, folder: Path, *, as_json: bool) -> None:

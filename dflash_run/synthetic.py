@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from reports.writing import replacing, write_text
+
 SHAPES: Final[dict[str, dict[str, Any]]] = {
     "tiny": {
         "hidden_size": 64,
@@ -72,15 +74,13 @@ def write_target(folder: Path, shape: str) -> None:
         "eos_token_id": None,
         **SHAPES[shape],
     }
-    (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    write_text(folder / "config.json", json.dumps(config, indent=1) + "\n")
 
 
 def write_tokens(path: Path, lengths: list[int], *, vocab: int, seed: int) -> None:
     """Samples of these lengths with random tokens below `vocab`, the first eighth of each without loss (a prompt)."""
     rng = np.random.default_rng(seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".tmp")
-    with unfinished.open("w", encoding="ascii") as file:
+    with replacing(path) as whole, whole.open("w", encoding="ascii") as file:
         for length in lengths:
             prompt = length // 8
             line = {
@@ -88,4 +88,3 @@ def write_tokens(path: Path, lengths: list[int], *, vocab: int, seed: int) -> No
                 "loss_mask": [0] * prompt + [1] * (length - prompt),
             }
             file.write(json.dumps(line) + "\n")
-    unfinished.replace(path)

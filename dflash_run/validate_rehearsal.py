@@ -19,8 +19,10 @@ from dflash_sim.records import RECORDS, check_records
 from dflash_sim.replay import dispatcher_of, replay
 from policies.loading import load, replaced
 from policies.pipeline import Pipeline
-from reports.summary import versions, write_text
+from reports.commands import UNUSABLE, run_and_exit
+from reports.summary import versions
 from reports.tracefile import read_trace
+from reports.writing import file_fault, write_text
 
 RECORD: Final = Path("examples/field_record.yaml")
 CASES: Final = (
@@ -68,14 +70,17 @@ class Row:
         return abs(self.rate()[2]) <= RATE_LIMIT and near and self.replayed
 
 
-def main() -> None:
-    """Run all cases and write the table."""
+def main() -> int:
+    """Run all cases and write the table; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batches", type=int, default=600)
     parser.add_argument("--speedup", type=float, default=60.0)
     parser.add_argument("--drivers", default="threads,processes")
     parser.add_argument("-o", "--out", type=Path, default=Path("docs/validation.md"))
     options = parser.parse_args()
+    if fault := file_fault("--out", options.out):
+        print(fault, file=sys.stderr)
+        return UNUSABLE
     rows = []
     for row in _rows(options.batches, options.speedup, options.drivers.split(",")):
         print(_line(row), flush=True)
@@ -85,7 +90,7 @@ def main() -> None:
         print(_cost(row), flush=True)
         faster.append(row)
     write_text(options.out, _document(rows, faster, options))
-    sys.exit(0 if all(row.within() for row in rows) else 1)
+    return 0 if all(row.within() for row in rows) else 1
 
 
 def _rows(batches: int, speedup: float, drivers: Sequence[str]) -> Iterator[Row]:
@@ -178,4 +183,4 @@ def _single(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run_and_exit(main)

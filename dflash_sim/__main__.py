@@ -1,5 +1,12 @@
 """`python -m dflash_sim` is the command `dflash-sim`."""
 
-from dflash_sim.cli import main
+from reports.entry import enter
 
-main()
+
+def main() -> None:
+    """The console script."""
+    enter("dflash_sim.cli")
+
+
+if __name__ == "__main__":  # spawned workers import this module under another name
+    main()

@@ -27,8 +27,9 @@ from policies.faults import Fault, PipelineError
 from policies.loading import load
 from policies.pipeline import Pipeline
 from reports import commands
-from reports.summary import is_incomplete, to_json, versions, write_text
+from reports.summary import is_incomplete, to_json, versions
 from reports.table import duration, print_comparison, print_run
+from reports.writing import file_fault, write_text
 
 if TYPE_CHECKING:
     from dflash_sim.timings_file import Profile
@@ -37,6 +38,8 @@ COMPLETE: Final = commands.COMPLETE
 UNUSABLE: Final = commands.UNUSABLE
 INCOMPLETE: Final = commands.INCOMPLETE
 console = commands.console
+OUTPUTS: Final = ("summary.json", "prediction.json", "trace.parquet", "scalars.jsonl", "devices.jsonl")
+"""Files that a run writes into its folder."""
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="Predict a pipeline before renting GPUs.")
 
@@ -200,6 +203,7 @@ def fit(
     else:
         print_measured(fitted.profile)
     people = Console(stderr=True) if as_json else console()
+    people.print(f"timings in {out}", highlight=False, markup=False, soft_wrap=True)
     for remark in fitted.remarks():
         people.print(remark, highlight=False, markup=False, soft_wrap=True)
 
@@ -216,17 +220,22 @@ def guarded(command: typer.Typer, arguments: list[str]) -> int:
 
 def check_outputs(folder: Path, perfetto: Path | None = None) -> None:
     """What will be written can be: a long simulation must not end at a file name."""
-    faults = []
+    faults = [*folder_faults(folder)]
+    faults += filter(None, (file_fault(f"-o: {name}", folder / name) for name in OUTPUTS))
+    if perfetto is not None and (fault := file_fault("--perfetto", perfetto)):
+        faults.append(fault)
+    if faults:
+        raise PipelineError(faults)
+
+
+def folder_faults(folder: Path) -> Iterator[Fault]:
+    """What is wrong with a folder to write into, which is made where it is missing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        faults.append(unwritable(folder, error))
-    if perfetto is not None and perfetto.is_dir():
-        faults.append(Fault("--perfetto", str(perfetto), "must be a file; it is a folder"))
-    if faults:
-        raise PipelineError(faults)
+        yield unwritable(folder, error)
 
 
 def status_of(summaries: Sequence[Mapping[str, Any]]) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from dflash_sim.durations import Durations, Factors
@@ -134,11 +133,7 @@ def fit_trace(trace: Trace, *, per_worker: bool = False) -> Profile:
 def save_timings(profile: Profile, path: Path) -> None:
     """Write a `timings.json` so that a reader never sees a part of it. Raises PipelineError where it cannot be."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-            whole = Path(folder) / path.name
-            write_timings(profile, whole)
-            os.replace(whole, path)
+        write_timings(profile, path)
     except OSError as error:  # told with the name that was asked for, not with the temporary one
         rule = f"must be a file that can be written ({error.strerror or error})"
         raise PipelineError([Fault("-o", str(path), rule, "give another with -o, or make room")]) from None

@@ -21,6 +21,32 @@ def unwritable(folder: Path, error: OSError) -> Fault:
 
 
 @contextmanager
+def scratch(folder: Path) -> Iterator[Path]:
+    """An empty folder for what only this process needs, gone when the context ends.
+
+    What one that was killed left in it is removed by the next of this name. Raises PipelineError where another process
+    has it, or where it is a link or a file, which is not ours.
+    """
+    if os.path.lexists(folder) and (folder.is_symlink() or not folder.is_dir()):
+        raise PipelineError([Fault("-o", str(folder), "must be a folder of our own; it is not", "remove it")])
+    with claimed(folder):
+        for left in folder.iterdir():
+            if left.name != LOCK:
+                _remove(left)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
 def claimed(folder: Path) -> Iterator[None]:
     """While it lasts no other run may write into the folder; records of an earlier run are removed.
 

@@ -1,13 +1,16 @@
 """SIGINT, SIGTERM and SIGHUP: the first asks the run to end in order, a second one ends it at once."""
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
-STATUS = 130
+from reports import entry
+
+STATUS = entry.INTERRUPTED
 """Exit status after an interrupt."""
 HANGUP: Final = getattr(signal, "SIGHUP", None)
 """Not on every system."""
@@ -32,12 +35,36 @@ class Interrupt:
         if not self.requested:
             self._at, self.requested = time.monotonic(), True
         elif number == signal.SIGINT or (number == signal.SIGTERM and time.monotonic() - self._at > _SAME_S):
-            raise KeyboardInterrupt  # not for SIGHUP, which a shell and the kernel both send
+            entry.interrupt(number, frame)  # not for SIGHUP, which a shell and the kernel both send
+
+
+@contextmanager
+def held() -> Iterator[None]:
+    """What is done inside is done whole: signals that come meanwhile are heard when it ends.
+
+    Other threads than the main one hear none anyway.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    callers = {number: handler for number, handler in before.items() if handler not in (None, signal.SIG_IGN)}
+    for number in callers:
+        signal.signal(number, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in callers.items():
+            signal.signal(number, handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
     """Signals are noted while the context lasts, in the main thread. Under nohup SIGHUP stays ignored."""
+    entry.check()
     interrupt = Interrupt()
     nohup = HANGUP is not None and signal.getsignal(HANGUP) == signal.SIG_IGN
     noted = SIGNALS - {HANGUP} if nohup else SIGNALS

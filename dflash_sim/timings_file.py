@@ -31,6 +31,8 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from reports.writing import write_text
+
 MAX_FAULTS = 50
 
 # Bounds that no machine comes near, and within which no arithmetic of a simulation overflows.
@@ -320,7 +322,7 @@ def write_timings(profile: Profile, path: str | Path) -> None:
     content = profile.model_dump(mode="json", exclude_defaults=True) | {"version": profile.version}
     first, rest = content.pop("version"), content
     lines = [f" {json.dumps(key)}: {json.dumps(value, allow_nan=False)}" for key, value in rest.items()]
-    Path(path).write_text("{\n" + ",\n".join([f' "version": {first}', *lines]) + "\n}\n", encoding="utf-8")
+    write_text(Path(path), "{\n" + ",\n".join([f' "version": {first}', *lines]) + "\n}\n")
 
 
 REMEDY = "correct it, or measure again with `dflash-run profile`"

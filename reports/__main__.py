@@ -1,5 +1,12 @@
 """`python -m reports` is `dflash-report`."""
 
-from reports.cli import main
+from reports.entry import enter
 
-main()
+
+def main() -> None:
+    """The console script."""
+    enter("reports.cli")
+
+
+if __name__ == "__main__":  # spawned workers import this module under another name
+    main()

@@ -2,10 +2,8 @@
 
 import contextlib
 import os
-import signal
 import sys
-from collections.abc import Callable
-from types import FrameType
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
 import typer
@@ -15,6 +13,7 @@ from policies.batches import BatchPlanError
 from policies.errors import PolicyError
 from policies.faults import PipelineError, one_line
 from policies.trace import TraceError
+from reports import entry
 
 # Typer carries Click inside from 0.29 on and depends on it before; its exceptions have the same names in both.
 _Misused: Final[type[Any]] = next(each for each in typer.BadParameter.__mro__ if each.__name__ == "ClickException")
@@ -22,29 +21,32 @@ _Misused: Final[type[Any]] = next(each for each in typer.BadParameter.__mro__ if
 COMPLETE: Final = 0
 UNUSABLE: Final = 2
 INCOMPLETE: Final = 3
-INTERRUPTED: Final = 130
-_ENDING: Final = {signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)}
+INTERRUPTED: Final = entry.INTERRUPTED
 
 
 def run_and_exit(run: Callable[[], int]) -> NoReturn:
-    """Run the process's only command and exit with its status; SIGTERM and SIGHUP end it as Ctrl-C does.
+    """Run the process's only command and exit with its status; SIGINT, SIGTERM and SIGHUP end it with a line and 130.
 
-    They may come again and again: once the command is over they are ignored. What is ignored before (nohup) stays so.
+    They may come again and again: once the command is over they are ignored.
     """
-    heard = [number for number in _ENDING if signal.getsignal(number) == signal.SIG_DFL]
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
+    heard = entry.hear()
     try:
-        for number in heard:
-            signal.signal(number, end)
-        status = run()
-    except KeyboardInterrupt:  # between the command and its handler
+        status = _status_of(run)
+        entry.ignore(heard)
+    except KeyboardInterrupt:  # between the command and the end
         status = INTERRUPTED
-    for number in heard:
-        signal.signal(number, signal.SIG_IGN)
+        entry.ignore(heard)
     sys.exit(status)
+
+
+def _status_of(run: Callable[[], int]) -> int:
+    try:
+        return run()
+    except (KeyboardInterrupt, Exception) as error:
+        if not isinstance(error, KeyboardInterrupt) and not entry.asked():
+            raise
+        _tell([one_line(entry.told(error))])  # also of what a library made of an interrupt
+        return INTERRUPTED
 
 
 def guarded(command: typer.Typer, arguments: list[str], *more: type[Exception], name: str | None = None) -> int:
@@ -59,6 +61,8 @@ def guarded(command: typer.Typer, arguments: list[str], *more: type[Exception], 
     sys.path.append("")  # a user's own policy is imported from the folder they stand in
     try:
         status = _run(command, arguments, name)
+        if status == INTERRUPTED and entry.asked():  # Typer makes it a status; runs that end in order tell more
+            raise entry.Interrupted
         sys.stdout.flush()
         return status
     except _Misused as error:
@@ -67,17 +71,22 @@ def guarded(command: typer.Typer, arguments: list[str], *more: type[Exception], 
         lines = [one_line(f"dispatch.policy: {error}")]
     except faulty as error:
         lines = str(error).splitlines()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, entry.Interrupted) as error:
+        _tell([one_line(entry.told(error))])
         return INTERRUPTED
     except (BrokenPipeError, SystemExit):  # whoever reads us has seen enough; the latter is Typer's way
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return COMPLETE
     except OSError as error:
         lines = [one_line(f"{error.filename or 'file'}: {error.strerror or error}")]
+    _tell(lines)
+    return UNUSABLE
+
+
+def _tell(lines: Iterable[str]) -> None:
     with contextlib.suppress(OSError):  # of a terminal that is gone
         for line in lines:
             sys.stderr.write(line + "\n")
-    return UNUSABLE
 
 
 def console() -> Console:

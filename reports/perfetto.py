@@ -19,6 +19,7 @@ from policies.trace import CODE
 from reports.metrics import BLOCKED, BUSY, STATES, TRANSFER, Metrics, WorkerMeter
 from reports.observer import Exchange
 from reports.tracefile import Trace, feed
+from reports.writing import replacing
 
 PROCESSES: Final = ("loader", "targets", "drafters", "lanes", "training")
 """Groups of tracks, in order; a process's number is its place, from 1."""
@@ -31,14 +32,8 @@ Emit = Callable[[dict[str, Any]], object]
 
 def export_perfetto(trace: Trace, path: str | os.PathLike[str]) -> None:
     """Write the trace to `path` as one JSON document; times in it are microseconds from the start."""
-    path = Path(path)
-    temporary = path.with_name(f"{path.name}.tmp")
-    try:
-        with temporary.open("w", encoding="ascii") as file:
-            _write(trace, file)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(Path(path)) as whole, whole.open("w", encoding="ascii") as file:
+        _write(trace, file)
 
 
 def _write(trace: Trace, file: TextIO) -> None:

@@ -2,13 +2,10 @@
 
 import json
 import math
-import os
 import platform
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -133,25 +130,6 @@ def finite(value: Any) -> Any:
 def to_json(summary: Mapping[str, Any]) -> str:
     """The summary as text; the same summary gives the same bytes."""
     return json.dumps(summary, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file of the run's folder so that a reader never sees a part of it."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file of the run's folder so that a reader never sees a part of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def _eta(metrics: Metrics, plan: Planned, reason: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from pyarrow import parquet as pq
 from policies.trace import CODE, EFFECT_ROWS, INPUT_ROWS, NONE
 from reports.observer import Exchange
 from reports.tracelayout import FILE, PARTS, PLAN_COLUMNS, ROW_DTYPE, Header, Planned, event_table, plan_table
+from reports.writing import destination
 
 ROWS_PER_PART: Final = 1 << 17
 """About 10 000 batches, 4 MB in memory."""
@@ -58,9 +59,9 @@ class TraceWriter:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         header = Header.of(kind=kind, targets=targets, drafters=drafters, lanes=lanes, plan=plan, config=config)
-        self.path = Path(folder) / FILE
+        self.path = destination(Path(folder) / FILE)
         """Where the trace is once it is closed."""
-        self._parts = self.path.with_name(PARTS)
+        self._parts = Path(folder) / PARTS
         self._schema = header.schema()
         self._rows = bytearray()
         self._limit = rows_per_part * ROW_DTYPE.itemsize
@@ -108,7 +109,7 @@ class TraceWriter:
         if not self._open:
             return
         self._open = False
-        temporary = self.path.with_name(f"{FILE}.tmp")
+        temporary = self.path.with_name(f"{self.path.name}.tmp")
         with pq.ParquetWriter(temporary, self._schema, **_FORMAT) as writer:
             for table in self._tables():
                 writer.write_table(table, row_group_size=max(len(table), 1))

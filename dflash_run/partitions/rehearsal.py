@@ -101,6 +101,9 @@ def set_stage(prepared: Preparation, sizes: Sequence[int] | None = None, between
         rule = f"must be {len(workers)} numbers, one for each worker"
         raise PipelineError([Fault("--multiprocessors", ",".join(map(str, sizes)), rule)])
     pipeline, device = prepared.pipeline, torch.device(prepared.placement.drafters[0])
+    if sizes is not None and device.type != "cuda":
+        rule = "goes with a GPU to split: here is none, and workers are threads of the processor"
+        raise PipelineError([Fault("--multiprocessors", ",".join(map(str, sizes)), rule, "leave it out")])
     found = split(device, len(workers), sizes)
     sys.setswitchinterval(_SWITCH_S)
     floor = Floor(found, workers, _memory_ahead(prepared, device))

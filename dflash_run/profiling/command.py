@@ -3,7 +3,7 @@
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -11,11 +11,16 @@ from rich.console import Console
 
 from dflash_run.profiling.measuring import Effort
 from dflash_run.training.preparation import prepare_training
-from dflash_sim.cli import check_outputs, print_measured
+from dflash_sim.cli import folder_faults, print_measured
+from dflash_sim.fit_output import OTHER, kept_there
 from dflash_sim.fitting import save_timings
+from dflash_sim.interrupts import held
+from dflash_sim.timings_file import Profile
 from policies.faults import Fault, PipelineError
 from policies.loading import inputs, load, replaced
 from policies.pipeline import Pipeline
+from reports import entry
+from reports.writing import file_fault
 
 _REMEDY: Final = "give another, e.g. -o timings.json"
 
@@ -33,7 +38,7 @@ def profile_file(
     """Measure, write, print; returns the exit status. Raises PipelineError."""
     import torch
 
-    from dflash_run.profiling.profile import profile
+    from dflash_run.profiling.profile import work_beside
 
     for library in ("huggingface_hub", "transformers", "accelerate"):
         logging.getLogger(library).setLevel(logging.ERROR)
@@ -44,6 +49,31 @@ def profile_file(
     def progress(what: str) -> None:
         people.print(what, style="dim", highlight=False)
 
+    try:
+        found = _measured(pipeline, gpus, rehearsal, sizes, work_beside(out), progress)
+        entry.check()
+    except KeyboardInterrupt:
+        raise entry.Interrupted(f"{out} was not written") from None
+    with held():
+        save_timings(found, out)
+    if as_json:
+        sys.stdout.write(out.read_text(encoding="utf-8"))
+    else:
+        print_measured(found)
+    people.print(f"timings in {out}", highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def _measured(
+    pipeline: Pipeline,
+    gpus: int,
+    rehearsal: bool,
+    sizes: list[int] | None,
+    work: Path,
+    progress: Callable[[str], None],
+) -> Profile:
+    from dflash_run.profiling.profile import profile
+
     if rehearsal:
         from dflash_run.partitions.rehearsal import prepare_rehearsal, set_stage
 
@@ -51,17 +81,16 @@ def profile_file(
         progress("splitting the device, compiling")
         stage = set_stage(prepared, sizes)
         effort = Effort(again=False)  # all threads find what was compiled
-        found = profile(
-            prepared, effort=effort, hire=stage.hire, place=stage.place, uneven=stage.uneven, progress=progress
-        )  # fmt: skip
-    else:
-        found = profile(prepare_training(pipeline, gpus=gpus), progress=progress)
-    save_timings(found, out)
-    if as_json:
-        sys.stdout.write(out.read_text(encoding="utf-8"))
-    else:
-        print_measured(found)
-    return 0
+        return profile(
+            prepared,
+            effort=effort,
+            hire=stage.hire,
+            place=stage.place,
+            uneven=stage.uneven,
+            work=work,
+            progress=progress,
+        )
+    return profile(prepare_training(pipeline, gpus=gpus), work=work, progress=progress)
 
 
 def _read(file: Path, overrides: list[str], out: Path, sizes: list[int] | None, rehearsal: bool) -> Pipeline:
@@ -88,17 +117,17 @@ def _misused(sizes: list[int] | None, rehearsal: bool) -> Iterator[Fault]:
 def _unfit(out: Path, given: dict[str, Path]) -> Iterator[Fault]:
     """What takes minutes to measure can be written, and replaces nothing that it is measured with."""
     name = str(out)
-    if out.is_dir():
-        yield Fault("-o", name, "must be a file; it is a folder", _REMEDY)
+    if fault := file_fault("-o", out, _REMEDY):
+        yield fault
         return
     for key, path in given.items():
         if _replaces(out, path):
             yield Fault("-o", name, f"must be another file than {key} names, which it would replace", _REMEDY)
             return
-    try:
-        check_outputs(out.absolute().parent)
-    except PipelineError as error:
-        yield from error.faults
+    if (lost := kept_there(out)) is not None:
+        yield Fault("-o", name, f"must not replace {lost}", OTHER)
+        return
+    yield from folder_faults(out.absolute().parent)
 
 
 def _replaces(out: Path, given: Path) -> bool:

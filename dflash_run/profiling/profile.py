@@ -18,6 +18,7 @@ from dflash_run.training.preparation import Preparation
 from dflash_run.training.train import START_S, Hire, orders_for, processes
 from dflash_run.transport.memory import SharedMemory
 from dflash_run.transport.slots import SlotTable
+from dflash_sim.folders import scratch
 from dflash_sim.settings import PROCESSES
 from dflash_sim.timings_file import Profile, build_profile
 
@@ -27,6 +28,12 @@ Progress = Callable[[str], None]
 """Told what is being measured."""
 
 
+def work_beside(out: Path) -> Path:
+    """The folder of what is needed while timings for this file are measured."""
+    path = out.absolute()
+    return path.with_name(f".{path.name}.work")
+
+
 def profile(
     prepared: Preparation,
     *,
@@ -34,17 +41,19 @@ def profile(
     hire: Hire | None = None,
     place: str = PROCESSES,
     uneven: bool = False,
+    work: Path | None = None,
     progress: Progress = lambda what: None,
 ) -> Profile:
     """Measure what this training would do on this machine. `hire`: where workers come from, who must do `WORK`;
-    `place`: where they are; `uneven`: workers of a role are unlike, and each is measured.
+    `place`: where they are; `uneven`: workers of a role are unlike, and each is measured; `work`: the folder of what is
+    needed meanwhile, `work_beside` the file; None: a temporary one.
 
     Raises PipelineError where a worker fails.
     """
     effort, hire = effort or Effort(), hire or processes(work=WORK)
     cells, pairs = grid(prepared.leg, effort.shapes), pairs_of(prepared.placement)
     trio = trio_of(prepared.placement)
-    with _ready(prepared, _wanted(prepared, pairs, trio, uneven), effort, hire, progress) as measuring:
+    with _ready(prepared, _wanted(prepared, pairs, trio, uneven), effort, hire, progress, work) as measuring:
         progress("measuring targets")
         measuring.firsts(cells)
         if uneven:
@@ -60,19 +69,30 @@ def profile(
         measuring.peaks()
     found = measuring.found
     if bool(prepared.placement.gpus()) if effort.again is None else effort.again:
-        with _ready(prepared, [("target", 0), ("drafter", 0)], effort, hire, progress) as measuring:
+        with _ready(prepared, [("target", 0), ("drafter", 0)], effort, hire, progress, work) as measuring:
             measuring.firsts(cells)
         found.cold, found.first = found.first, measuring.found.first
     return _profile(prepared, found, place)
 
 
 @contextlib.contextmanager
+def _own(work: Path | None) -> Iterator[Path]:
+    """A folder for records and meeting points of workers; of a killed process one of a known name is found again."""
+    if work is not None:
+        with scratch(work) as folder:
+            yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="dflash-profile-") as made:
+        yield Path(made)
+
+
+@contextlib.contextmanager
 def _ready(
-    prepared: Preparation, wanted: list[Worker], effort: Effort, hire: Hire, progress: Progress
+    prepared: Preparation, wanted: list[Worker], effort: Effort, hire: Hire, progress: Progress, work: Path | None
 ) -> Iterator[Measuring]:
     """Workers that have started, and drafters that have formed their group."""
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dflash-profile-")))
+        folder = stack.enter_context(_own(work))
         memory = SharedMemory(prepared.slot_bytes, folder / "slots")
         stack.callback(memory.close)
         slots = SlotTable(memory.new)

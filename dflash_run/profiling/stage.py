@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 from dflash_run.crew import Crew, Worker
 from dflash_run.messages import Alive, Gone
 from policies.faults import ABSENT, Fault, PipelineError
+from reports import entry
 
 Said = TypeVar("Said")
 
@@ -140,6 +141,7 @@ class Stage:
 
     def _hear(self) -> list[tuple[Worker, object]]:
         """What workers said, but that they are alive; waits a little for something."""
+        entry.check()
         begin = time.perf_counter()
         said = self._crew.receive(_TICK_S)
         now = time.perf_counter()

@@ -10,6 +10,7 @@ import typer
 from dflash_run.tiny.sizes import SMALLEST, Sizes
 from dflash_sim.cli import console, guarded
 from policies.loading import load
+from reports.commands import run_and_exit
 
 FILE: Final = Path("examples/tiny/pipeline.yaml")
 Shape = tuple[int, int]
@@ -130,7 +131,7 @@ def main() -> None:
     """Run it as a command: what is wrong with the input is told in lines."""
     command = typer.Typer(add_completion=False)
     command.command()(demo)
-    sys.exit(guarded(command, sys.argv[1:]))
+    run_and_exit(lambda: guarded(command, sys.argv[1:]))
 
 
 if __name__ == "__main__":  # spawned workers import this module under another name

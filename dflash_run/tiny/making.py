@@ -1,8 +1,6 @@
 """Makes the folder of a tiny training: `target/` and `data.jsonl`."""
 
 import json
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +11,7 @@ from dflash_run.model.quiet import quiet
 from dflash_run.tiny.sizes import Sizes
 from dflash_run.tiny.source import standard_library
 from dflash_run.tiny.target import Told, answers, train_target
+from reports.writing import write_text
 
 
 def make_tiny(folder: Path, sizes: Sizes, *, seed: int = 0, told: Told = print) -> None:
@@ -27,7 +26,7 @@ def make_tiny(folder: Path, sizes: Sizes, *, seed: int = 0, told: Told = print) 
         with quiet():
             model.save_pretrained(folder / "target")
         lines = [_line(prompt, answer) for prompt, answer in answers(model, text, sizes, seed, told)]
-    _write(folder / "data.jsonl", "".join(lines))
+    write_text(folder / "data.jsonl", "".join(lines))
     told(f"{folder}: target and {len(lines)} samples")
 
 
@@ -51,12 +50,3 @@ def _one_thread() -> Iterator[None]:
 def _line(prompt: str, answer: str) -> str:
     messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": answer}]
     return json.dumps({"messages": messages}) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    """The file appears whole or not at all."""
-    handle, unfinished = tempfile.mkstemp(prefix=".", dir=path.parent)
-    with open(handle, "w", encoding="utf-8") as stream:
-        stream.write(text)
-    os.chmod(unfinished, 0o644)
-    os.replace(unfinished, path)

@@ -21,9 +21,10 @@ from dflash_sim.timings_file import TimingsError, read_timings
 from policies.faults import ABSENT, Fault, PipelineError, one_line
 from policies.loading import from_mapping, load
 from policies.pipeline import Pipeline
-from reports.summary import finite, to_json, write_text
+from reports.summary import finite, to_json
 from reports.table import duration, print_run
 from reports.verdict import ktok
+from reports.writing import write_text
 
 _TOKENISING_S: Final = 5.0
 """Between two lines while data are prepared; a cache that is there takes less."""

@@ -19,7 +19,8 @@ from policies.batches import BatchPlan
 from policies.faults import PipelineError
 from policies.loading import from_mapping, resolved
 from policies.pipeline import Pipeline
-from reports.summary import to_json, write_text
+from reports.summary import to_json
+from reports.writing import write_text
 
 FILE: Final = "prediction.json"
 RESTS_ON: Final = ("timings_used", "timings_doubted")

@@ -5,7 +5,7 @@ apart, since the simulator learns: of itself, or of what it is a share of (a wor
 all, a lane's depth of its capacity, a row in points of 1).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -84,6 +84,11 @@ def differences_of(kept: object, remade: object, rule: Rule = exactly, at: Key =
                 yield from differences_of(a, b, rule, (*at, number))
         case _ if not _same(kept, remade, rule(at, remade)):
             yield Difference(at, kept, remade)
+
+
+def unknown_keys(kept: Mapping[str, Any], known: Collection[str], at: Key = ()) -> Iterator[Difference]:
+    """Keys that nothing writes."""
+    yield from (Difference((*at, key), value, ABSENT) for key, value in kept.items() if key not in known)
 
 
 def _same(kept: object, remade: object, slack: Slack) -> bool:

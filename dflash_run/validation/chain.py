@@ -14,9 +14,10 @@ from dflash_run.validation.whole import train_whole
 from dflash_sim.prediction import Run, prepare
 from dflash_sim.records import RECORDS, check_records
 from dflash_sim.replay import dispatcher_of, replay
-from reports.summary import finite, to_json, write_bytes, write_text
+from reports.summary import finite, to_json
 from reports.tracefile import read_trace
 from reports.tracelayout import FILE as TRACE
+from reports.writing import write_bytes, write_text
 
 
 def limits_of(case: Case) -> Limits:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from dflash_run.validation import ranking
-from dflash_run.validation.agreement import AGAIN, lines, table_differences
+from dflash_run.validation.agreement import AGAIN, lines, table_differences, unknown_keys
 from dflash_run.validation.cases import Case
 from dflash_run.validation.chain import limits_of
-from dflash_run.validation.kept import FILES, TABLE, Remade, kept_part, remake
-from dflash_run.validation.overlay import draw_missing
+from dflash_run.validation.kept import FILES, TABLE, Remade, kept_mapping, kept_part, remake
+from dflash_run.validation.overlay import PICTURE, draw_missing, picture_faults
 from dflash_run.validation.table import as_json, text
 from policies.faults import Fault, one_line, shown
 
@@ -20,10 +20,11 @@ _MOST: Final = 300
 Tables = dict[str, list[dict[str, Any]]]
 
 
-def check(cases: Sequence[Case], out: Path, known: Sequence[Case], *, chosen: bool) -> int:
+def check(cases: Sequence[Case], out: Path, known: Sequence[Case], *, chosen: bool, draw: bool = False) -> int:
     """Print what is kept of the cases, worked out again; 1 where anything is wrong, or nothing was there to check.
 
-    `known`: all cases there are; `chosen`: whether these were asked for by name, so that each must be there.
+    `known`: all cases there are; `chosen`: whether these were asked for by name, so that each must be there;
+    `draw`: draw pictures that are missing. Otherwise nothing is written.
     """
     if not out.is_dir():
         rule = "must be a folder that holds kept cases"
@@ -32,7 +33,7 @@ def check(cases: Sequence[Case], out: Path, known: Sequence[Case], *, chosen: bo
     tables: Tables = {}
     there = [case for case in cases if (out / case.name).is_dir()]
     for case in there:
-        found = _checked(case, out / case.name, tables)
+        found = _checked(case, out / case.name, tables, draw)
         faults += [one_line(each) for each in found]
     if chosen:
         missing = [case for case in cases if case not in there]
@@ -62,22 +63,26 @@ def _strays(out: Path, names: set[str]) -> Iterator[str]:
             yield one_line(f"{folder}: no case has this name; remove the folder, or give it a case's name")
 
 
-def _checked(case: Case, folder: Path, tables: Tables) -> list[str]:
-    """Faults of one folder; its table goes to `tables` if there are none."""
+def _checked(case: Case, folder: Path, tables: Tables, draw: bool) -> list[str]:
+    """Faults of one folder; its table goes to `tables` if its figures have none."""
     missing = [name for name in FILES if not (folder / name).is_file()]
+    others = sorted(each.name for each in folder.iterdir() if each.name not in {*FILES, PICTURE})
+    beside = [f"{case.name}: {name}: must not be there: it is no part of a kept case; remove it" for name in others]
     if missing:
-        return [f"{case.name}: {', '.join(missing)}: missing; {AGAIN}"]
+        return [f"{case.name}: {', '.join(missing)}: missing; {AGAIN}", *beside]
     try:
         remade, faults = _compared(case, folder)
         told = text(remade.table)
-        draw_missing(folder)
+        if draw:
+            draw_missing(folder)
+        beside += picture_faults(folder)
         kept = kept_part(folder, TABLE, "rows")
     except Exception as error:  # a file that was damaged in whatever way: the others are still to be checked
-        return [f"{case.name}: cannot be worked out again: {_why(error)}; {AGAIN}"]
+        return [f"{case.name}: cannot be worked out again: {_why(error)}; {AGAIN}", *beside]
     print(f"{case.name}\n{told}\n")
     if not faults:
         tables[case.name] = kept
-    return faults
+    return faults + beside
 
 
 def _compared(case: Case, folder: Path) -> tuple[Remade, list[str]]:
@@ -86,6 +91,7 @@ def _compared(case: Case, folder: Path) -> tuple[Remade, list[str]]:
     named = kept_part(folder, TABLE, "case")
     if named != case.name:
         faults.append(str(Fault(f"{folder / TABLE}: case", named, f"must be {case.name}, as the folder", AGAIN)))
+    faults += lines(f"{case.name}: {TABLE}", list(unknown_keys(kept_mapping(folder, TABLE), ("case", "rows"))))
     return remade, faults + differences(case.name, kept_part(folder, TABLE, "rows"), as_json(remade.table))
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from dflash_run.crew import ProcessCrew, ThreadCrew
 from dflash_run.profiling.measuring import Effort
 from dflash_run.profiling.pairs import pairs_of, trio_of
-from dflash_run.profiling.profile import WORK, profile
+from dflash_run.profiling.profile import WORK, profile, work_beside
 from dflash_run.training.preparation import Preparation, prepare_training
 from dflash_run.training.train import Hire
 from dflash_run.training.troupe import Troupe
@@ -25,7 +25,7 @@ from dflash_sim.fitting import save_timings
 from dflash_sim.settings import PROCESSES
 from policies.batches import BatchPlan
 from policies.loading import from_mapping
-from reports.summary import write_bytes
+from reports.writing import write_bytes
 
 _EFFORTS: Final = {
     NEW: Effort(),
@@ -79,8 +79,14 @@ class Company:
         if not path.exists():
             effort = self.effort or _EFFORTS[case.workers]
             found = profile(
-                prepared, effort=effort, hire=self.hire, place=self.place, uneven=self.uneven, progress=progress
-            )  # fmt: skip
+                prepared,
+                effort=effort,
+                hire=self.hire,
+                place=self.place,
+                uneven=self.uneven,
+                work=work_beside(path),
+                progress=progress,
+            )
             save_timings(found, path)
         self.profiles.setdefault(key, path)
         return path

@@ -10,12 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from dflash_run.training.forecast import FILE as PREDICTION
-from dflash_run.training.forecast import Forecast, compared_rates, foretold
-from dflash_run.validation.agreement import AGAIN, Difference, differences_of, drifting, lines
+from dflash_run.training.forecast import RESTS_ON, Forecast, compared_rates, foretold
+from dflash_run.validation.agreement import AGAIN, Difference, differences_of, drifting, lines, unknown_keys
 from dflash_run.validation.table import Limits, Row, rows
 from dflash_sim.fitting import fit_trace
 from dflash_sim.foresight import Timeline, end_of
-from dflash_sim.prediction import simulate
+from dflash_sim.prediction import memory_report, prepare, simulate
 from dflash_sim.prediction import summary_of as simulated_summary
 from dflash_sim.timings import MeasuredTimes
 from policies.batches import BatchPlan
@@ -24,7 +24,7 @@ from policies.loading import from_mapping
 from policies.pipeline import Pipeline
 from reports.recorded import read_recorded
 from reports.remade import summary_of
-from reports.tracefile import Trace, metrics_of, read_trace
+from reports.tracefile import Trace, feed, metrics_of, read_trace
 from reports.tracelayout import FILE as TRACE
 
 PROFILE: Final = "timings.json"
@@ -32,9 +32,13 @@ SUMMARY: Final = "summary.json"
 TABLE: Final = "table.json"
 FILES: Final = (TABLE, PROFILE, PREDICTION, SUMMARY, TRACE)
 """What a case's folder must hold."""
-_UNTOLD: Final = frozenset({"versions", "alternatives", "failures", "memory"})
+_UNTOLD: Final = frozenset({"versions", "alternatives", "failures"})
 """Parts of a summary that a trace does not give, or that say where it was made."""
-_DETAILS: Final = _UNTOLD | {"mixing", "max_outstanding", "timings_used", "timings_doubted", "config"}
+_OWN: Final = frozenset({"training", "launcher", "prediction"})
+"""Parts that only the run itself knew."""
+_SAID: Final = {"moved": (str | None, "a sentence or null"), "warnings": (list, "a list")}
+"""What a summary's `prediction` has of what was said on the way, which depends on when it was looked at."""
+_DETAILS: Final = _UNTOLD | {"memory", "mixing", "max_outstanding", "timings_used", "timings_doubted", "config"}
 """Parts of a prediction's summary that are not held against it; its config is held against the run's."""
 _DRAWS: Final = 16
 """Predictions whose mean tells workers' shares and lanes' depths."""
@@ -177,12 +181,13 @@ def kept_pipeline(folder: Path) -> Pipeline:
 
 def remake(folder: Path, limits: Limits) -> Remade:
     """Predict and compare again from a case's folder."""
-    trace, measured = read_trace(folder), summary_of(read_recorded(folder))
+    trace = read_trace(folder)
+    measured = summary_of(read_recorded(folder)) | {"memory": _memory_of(trace)}
     other = _other_config(folder, measured)
     # A prediction of another pipeline fits no trace: then what the run itself was is predicted.
     pipeline = from_mapping(measured["config"]) if other else kept_pipeline(folder)
     forecast = foretold(pipeline, plan_of_trace(trace), folder / PROFILE)
-    prediction = lines(f"{folder.name}: {PREDICTION}", [*other, *_prediction_drifts(folder, forecast)])
+    prediction = lines(f"{folder.name}: {PREDICTION}", [*other, *_prediction_drifts(folder, forecast, trace)])
     drifts = [*_other_profile(folder), *prediction, *_summary_faults(folder, measured, predicted=not prediction)]
     table = table_of(forecast, measured | {"training": _kept_training(folder)}, trace, limits)
     return Remade(table=table, drifts=drifts)
@@ -194,12 +199,25 @@ def _other_config(folder: Path, measured: Mapping[str, Any]) -> list[Difference]
     return list(differences_of(_of_run(kept), _of_run(measured["config"]), at=("summary", "config")))
 
 
-def _prediction_drifts(folder: Path, forecast: Forecast) -> Iterator[Difference]:
-    """What the prediction says that its profile does not."""
+def _memory_of(trace: Trace) -> dict[str, Any]:
+    """What staging took, by the events."""
+    config = {key: value for key, value in trace.header.config.items() if key != "timings"}
+    run = prepare(from_mapping(config), plan=plan_of_trace(trace), timed=False)
+    if run.memory is not None:
+        feed(trace, run.memory)
+    return dict(memory_report(run))
+
+
+def _prediction_drifts(folder: Path, forecast: Forecast, trace: Trace) -> Iterator[Difference]:
+    """What the prediction says that its profile does not, or that its run was not."""
     kept, remade = kept_mapping(folder, PREDICTION, "summary"), forecast.summary
     found = differences_of(_without(kept, _DETAILS), _without(remade, _DETAILS), drifting(remade), ("summary",))
     yield from found
-    yield from differences_of(kept_mapping(folder, PREDICTION).get("kind", ABSENT), "prediction", at=("kind",))
+    whole = kept_mapping(folder, PREDICTION)
+    told = {"kind": "prediction", "plan_hash": trace.header.plan_hash}
+    yield from differences_of({key: whole.get(key, ABSENT) for key in told}, told)
+    yield from unknown_keys(whole, (*told, "written_at", "profile", "summary"))
+    yield from unknown_keys(kept_mapping(folder, PREDICTION, "profile"), ("path", "sha256"), ("profile",))
 
 
 def _summary_faults(folder: Path, measured: dict[str, Any], *, predicted: bool) -> list[str]:
@@ -209,13 +227,31 @@ def _summary_faults(folder: Path, measured: dict[str, Any], *, predicted: bool) 
     """
     kept, said = kept_mapping(folder, SUMMARY), kept_mapping(folder, SUMMARY, "prediction")
     remade = _without(measured, _UNTOLD)
-    told = compared_rates(kept_mapping(folder, PREDICTION, "summary"), measured) if predicted else {}
+    guess = kept_mapping(folder, PREDICTION, "summary")
+    told = _repeated(kept_mapping(folder, PREDICTION, "profile"), guess, said)
+    told |= compared_rates(guess, measured) if predicted else {}
+    rates = compared_rates(measured, measured)
     found = [
         *differences_of({key: kept.get(key, ABSENT) for key in remade}, remade),
+        *unknown_keys(kept, {*measured, *_OWN}),
         *differences_of({key: said.get(key, ABSENT) for key in told}, told, at=("prediction",)),
+        *unknown_keys(said, {*told, *rates, *_SAID}, ("prediction",)),
     ]
-    faults = lines(f"{folder.name}: {SUMMARY}", found)
+    file = f"{folder.name}: {SUMMARY}"
+    faults = lines(file, found) + [f"{file}: {fault}" for fault in _unlike_words(said)]
     return faults + [f"{folder.name}: {why}; {AGAIN}" for why in cut_short(measured)]
+
+
+def _repeated(profile: Mapping[str, Any], foretold: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    """What a summary's `prediction` repeats of the prediction's file; earlier runs did not repeat what it rests on."""
+    rests = {key: foretold[key] for key in RESTS_ON if key in said and key in foretold}
+    return {"profile": profile.get("path"), "profile_sha256": profile.get("sha256"), **rests}
+
+
+def _unlike_words(said: Mapping[str, Any]) -> Iterator[Fault]:
+    for key, (kind, name) in _SAID.items():
+        if not isinstance(said.get(key, ABSENT), kind):
+            yield Fault(f"prediction.{key}", said.get(key, ABSENT), f"must be there, and {name}", AGAIN)
 
 
 def cut_short(summary: Mapping[str, Any]) -> list[str]:

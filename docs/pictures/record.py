@@ -21,9 +21,10 @@ from reports.page.build import build
 from reports.recorded import Recorded, read_recorded
 from reports.runs import load_given
 from reports.spans import worker_spans
-from reports.summary import to_json, write_text
+from reports.summary import to_json
 from reports.verdict import ktok
 from reports.whatif import Questions, shortened
+from reports.writing import write_text
 
 HERE = Path(__file__).parent
 RECORD = "examples/field_record.yaml"

@@ -9,8 +9,9 @@ from reports.page.csvfiles import csv_of
 from reports.page.elements import Child, Markup, details, document, figure_of, joined, table_of, tag
 from reports.page.manifest import replace_earlier
 from reports.page.zoom import Zoom, zoom_element, zoom_script
-from reports.summary import versions, write_bytes
+from reports.summary import versions
 from reports.tables import Table
+from reports.writing import write_bytes
 
 PAGE: Final = "index.html"
 FIGURES: Final = "figures"

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from reports.summary import write_bytes
+from reports.writing import write_bytes
 
 MANIFEST: Final = "report-files.json"
 _OURS: Final = re.compile(r"(figures|tables|perfetto)/[a-z0-9-]+\.(svg|png|csv|json)")

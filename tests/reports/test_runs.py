@@ -11,7 +11,8 @@ from pyarrow import parquet as pq
 from dflash_sim.comparison import predict
 from policies.faults import PipelineError
 from reports.runs import Run, load_given
-from reports.summary import to_json, write_text
+from reports.summary import to_json
+from reports.writing import write_text
 from tests.helpers import pipeline_of
 from tests.recording import CASES
 

@@ -23,6 +23,7 @@ from dflash_run.partitions.rehearsal import _products, _rows, prepare_rehearsal,
 from dflash_run.training.footprint import Footprint  # noqa: E402
 from dflash_sim.replay import dispatcher_of, replay  # noqa: E402
 from policies.faults import PipelineError  # noqa: E402
+from reports.commands import guarded  # noqa: E402
 from reports.tracefile import read_trace  # noqa: E402
 from tests.run.training.cases import training_file, training_pipeline  # noqa: E402
 
@@ -138,6 +139,17 @@ def test_sizes_must_be_one_for_each_worker(tmp_path: Path) -> None:
     prepared = prepare_rehearsal(training_pipeline(tmp_path, training={"sync": "none"}), gpus=0)
     with pytest.raises(PipelineError, match="must be 2 numbers, one for each worker"):
         set_stage(prepared, [8, 8, 8])
+
+
+def test_sizes_without_a_gpu_to_split_are_refused_and_not_ignored(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="--multiprocessors: got '8,8'; goes with a GPU to split: here is none"):
+        set_stage(prepare_rehearsal(training_pipeline(tmp_path, training={"sync": "none"}), gpus=0), [8, 8])
+
+
+def test_sizes_of_workers_that_sleep_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(app, ["rehearse", str(tmp_path / "p.yaml"), "--multiprocessors", "8,8"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("--multiprocessors: got '8,8'; goes with --compute torch: workers that sleep need none")
 
 
 def test_workers_take_memory_ahead_as_far_as_there_is_any() -> None:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.context import SpawnProcess
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from dflash_run.crew import ProcessCrew
 from dflash_run.messages import Finish, Forget, Received
 from dflash_run.worker import Mail
-from dflash_sim.interrupts import SIGNALS, interruptible
+from dflash_sim.interrupts import SIGNALS, held, interruptible
 
 WORKER = ("target", 0)
 
@@ -73,6 +75,34 @@ def test_workers_end_with_a_launcher_that_does_not_close_them(tmp_path: Path) ->
         while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
             time.sleep(0.05)
         assert not Path(f"/proc/{worker}").exists(), how
+
+
+def test_a_signal_while_a_worker_is_started_is_heard_when_it_has_started() -> None:
+    """One that read half of what it is to do would end with a traceback; one that nobody knows of would stay."""
+    for number in SIGNALS - {signal.SIGTERM, signal.SIGHUP}:
+        done = []
+        with pytest.raises(KeyboardInterrupt), held():
+            signal.raise_signal(number)
+            done.append(number)
+        assert done
+
+
+def test_a_worker_that_is_started_when_ctrl_c_comes_is_known_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[BaseProcess] = []
+    start = SpawnProcess.start
+
+    def interrupted(process: BaseProcess) -> None:
+        signal.raise_signal(signal.SIGINT)  # as a thread of a library's hears it, though it is blocked here
+        start(process)  # type: ignore[arg-type]
+        made.append(process)
+
+    crew = ProcessCrew({})
+    monkeypatch.setattr(SpawnProcess, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        crew.add(WORKER, echo)
+    assert isinstance(heard(crew), Received) and crew.workers() == [WORKER]
+    crew.close()
+    assert made[0].exitcode is not None
 
 
 @pytest.mark.parametrize("number", sorted(SIGNALS))

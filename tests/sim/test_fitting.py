@@ -448,6 +448,9 @@ def told_of(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> list[
         "linked.parquet",
         "hard.parquet",
         "other/trace.parquet",
+        "other/summary.json",
+        "other/trace.parts/new",
+        "notes.txt",
         "profile.json",
         "other/../profile.json",
     ],
@@ -461,6 +464,8 @@ def test_the_output_never_replaces_what_is_read_or_a_runs_own_files(
     (tmp_path / "linked.parquet").symlink_to(tmp_path / "run" / "trace.parquet")
     (tmp_path / "hard.parquet").hardlink_to(tmp_path / "run" / "trace.parquet")
     profile = saved(profile_of(), tmp_path / "profile.json")
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "other" / "summary.json").write_text('{"kind": "training"}')
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     [fault] = told_of(capsys, tmp_path / "run", profile, "-o", tmp_path / out)
     assert fault.startswith("-o: got ") and "must not replace" in fault and "give another" in fault

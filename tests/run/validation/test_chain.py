@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from dflash_run.profiling.measuring import Effort
-from dflash_run.validation.__main__ import main
 from dflash_run.validation.cases import CASES, HOST, PARTS, THREADS, Case
 from dflash_run.validation.cases import KEPT as PROCESSES
 from dflash_run.validation.chain import limits_of, validate
 from dflash_run.validation.checking import differences
+from dflash_run.validation.command import checked as main
 from dflash_run.validation.company import Company, company_for, varied
 from dflash_run.validation.kept import remake
 from dflash_run.validation.overlay import draw

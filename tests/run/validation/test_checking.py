@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dflash_run.validation.__main__ import main
 from dflash_run.validation.cases import CASES
+from dflash_run.validation.command import checked as main
 from dflash_run.validation.ranking import groups
 
 KEPT = Path(__file__).parents[3] / "docs" / "validation"
@@ -249,6 +249,72 @@ def test_a_case_that_is_a_dead_link_or_a_file_is_not_passed_over(
     assert status == 1 and len(faults) == 2
     assert f"{OTHER}: must be a folder; it is a link to {out / 'gone'}, which is not there; restore" in faults[0]
     assert "gpu-1-1: must be a folder; it is a file; restore" in faults[1]
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "garbage", "cut off", "another", "a folder", "a dead link"])
+def test_a_picture_that_is_missing_or_damaged_is_told_and_nothing_is_written(
+    damage: str, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = out / NAME / "overlay.svg"
+    whole = path.read_bytes()
+    path.unlink()
+    if damage == "a folder":
+        path.mkdir()
+    elif damage == "a dead link":
+        path.symlink_to("gone")
+    elif damage != "missing":
+        other = b'<svg xmlns="http://www.w3.org/2000/svg"/>'
+        content = {"empty": b"", "garbage": b"garbage\n", "cut off": whole[:9000], "another": other}
+        path.write_bytes(content[damage])
+    before = sorted((each.name, each.lstat().st_mtime_ns) for each in (out / NAME).iterdir())
+    status, said, [fault] = told(capsys, "--out", out)
+    assert status == 1 and "throughput" in said and fault.startswith(f"{NAME}: overlay.svg: ")
+    assert "draw it with `python -m dflash_run.validation --draw`" in fault
+    assert ("missing" if damage == "missing" else "delete it, and ") in fault
+    assert sorted((each.name, each.lstat().st_mtime_ns) for each in (out / NAME).iterdir()) == before
+
+
+def test_a_missing_picture_is_drawn_where_it_is_asked_for(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    (out / NAME / "overlay.svg").unlink()
+    assert told(capsys, "--out", out, "--draw")[::2] == (0, [])
+    assert told(capsys, "--out", out)[::2] == (0, [])
+
+
+def test_what_nothing_writes_is_told_files_and_keys(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (out / NAME / "notes.txt").write_text("")
+    for file, *keys in (
+        ("table.json", "luck"),
+        ("prediction.json", "luck"),
+        ("prediction.json", "profile", "luck"),
+        ("summary.json", "luck"),
+        ("summary.json", "prediction", "luck"),
+    ):
+        edit(out / NAME / file, *keys, value=7)
+    status, _, faults = told(capsys, "--out", out)
+    assert status == 1 and len(faults) == 6 and all("must not be there" in fault for fault in faults)
+    assert faults[-1].startswith(f"{NAME}: notes.txt: ") and "remove it" in faults[-1]
+
+
+@pytest.mark.parametrize(
+    ("file", "keys"),
+    [
+        ("summary.json", ("prediction", "profile")),
+        ("summary.json", ("prediction", "profile_sha256")),
+        ("summary.json", ("prediction", "moved")),
+        ("summary.json", ("prediction", "warnings")),
+        ("summary.json", ("memory", "host_peak_bytes")),
+        ("summary.json", ("memory", "at_peak", "host", "held")),
+        ("prediction.json", ("plan_hash",)),
+    ],
+    ids=str,
+)
+def test_what_the_parts_of_a_folder_repeat_of_each_other_must_agree(
+    file: str, keys: tuple[str, ...], out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(out / NAME / file, *keys, value=5)
+    status, _, [fault] = told(capsys, "--out", out)
+    assert status == 1 and fault.startswith(f"{NAME}: {file}: {'.'.join(keys)}: got 5; must be ")
 
 
 def test_differences_without_end_are_counted(out: Path, capsys: pytest.CaptureFixture[str]) -> None:

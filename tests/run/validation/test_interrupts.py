@@ -15,7 +15,7 @@ import pytest
 from dflash_run.crew import Crew, ProcessCrew, Worker
 from dflash_run.messages import Computed
 from dflash_run.training.orders import TrainingOrders
-from dflash_run.validation import __main__ as command
+from dflash_run.validation import command
 from dflash_run.validation.cases import Case
 from dflash_run.validation.chain import validate
 from dflash_run.validation.company import Company
@@ -105,7 +105,7 @@ def test_a_run_that_lost_its_worker_is_told_in_a_line_and_the_next_case_is_run(
 SCRIPT = """
 import contextlib, sys
 from dataclasses import replace
-from dflash_run.validation import __main__ as command
+from dflash_run.validation import command
 from reports.commands import run_and_exit
 from tests.run.validation.test_interrupts import LONG, QUICK, Company, PROFILED
 
@@ -116,7 +116,7 @@ def given(cases, work, gpus):
 if __name__ == "__main__":
     command.CASES = [LONG, replace(LONG, name="next")]
     command.company_for = given
-    run_and_exit(lambda: command.main(sys.argv[1:]))
+    run_and_exit(lambda: command.checked(sys.argv[1:]))
 """
 
 
