@@ -4,12 +4,9 @@ A side's pace is the time it took when nothing made it wait, per unit of its wor
 follows from paces and is never named as a cause. Used by `dflash-report diff` and by live views alike.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-from reports.metrics import BUSY, SYNC, TRANSFER, Metrics, WorkerMeter
-from reports.summary import Planned
 
 SMALL: Final = 0.03
 """Factors within 3 % of 1 count as unchanged."""
@@ -123,25 +120,6 @@ def pace_of_summary(summary: Mapping[str, Any]) -> Pace:
     )
 
 
-def pace_of_metrics(metrics: Metrics, plan: Planned, tokens_per_s: float | None = None) -> Pace:
-    """The paces of a run that is going on, of this plan; `tokens_per_s` is its steady rate, where one is known."""
-    tokens, planned = int(plan.tokens.sum()), int(plan.slots.sum())
-    per_token = planned / tokens if tokens else 1.0
-    return Pace(
-        target_s_per_slot=_ratio(_seconds(metrics.targets, BUSY), per_token * _tokens(metrics.targets)),
-        drafter_s_per_slot=_ratio(_seconds(metrics.drafters, BUSY), per_token * _tokens(metrics.drafters)),
-        transfer_s_per_batch=_ratio(_seconds(metrics.drafters, TRANSFER), _batches(metrics.drafters)),
-        sync_s_per_batch=_ratio(_seconds(metrics.drafters, SYNC), _batches(metrics.drafters)),
-        slots_per_batch=_ratio(planned, plan.count),
-        tokens_per_sample=_ratio(tokens, int(plan.samples.sum())),
-        padding_share=1 - tokens / planned if planned else None,
-        targets=len(metrics.targets),
-        drafters=len(metrics.drafters),
-        tokens_per_s=tokens_per_s,
-        lost=sum(meter.lost for meter in (*metrics.targets, *metrics.drafters)),
-    )
-
-
 def moved(before: Pace, after: Pace) -> list[Moved]:
     """Every side's change, in a fixed order."""
     batch_s = (before.drafter_s_per_slot or 0.0) * (before.slots_per_batch or 0.0)
@@ -199,15 +177,3 @@ def _weight(each: Moved) -> tuple[bool, bool, float]:
 
 def _ratio(amount: float | None, per: float) -> float | None:
     return amount / per if amount is not None and per > 0 else None
-
-
-def _seconds(meters: Sequence[WorkerMeter], state: int) -> float:
-    return sum(meter.seconds[state] - meter.in_vain(state) for meter in meters)
-
-
-def _tokens(meters: Sequence[WorkerMeter]) -> int:
-    return sum(meter.tokens for meter in meters)
-
-
-def _batches(meters: Sequence[WorkerMeter]) -> int:
-    return sum(meter.batches for meter in meters)

@@ -10,7 +10,7 @@ import pytest
 
 from dflash_sim.comparison import predict
 from reports.difference import changes_of, difference_json, difference_text, moved_table
-from reports.moved import moved, moved_text, pace_of_metrics, pace_of_summary
+from reports.moved import moved, moved_text, pace_of_summary
 from reports.runs import Run, load_given
 from reports.summary import Facts, summarize, to_json
 from reports.summaryfile import checked_summary
@@ -51,20 +51,6 @@ def test_a_run_against_itself_has_no_side_that_moved() -> None:
     pace = pace_of_summary(summary_of())
     assert moved_text(pace, pace) == "no side moved by more than 3%; throughput 1.00×"
     assert not [each for each in moved(pace, pace) if each.changed]
-
-
-def test_the_paces_of_a_live_run_are_those_of_its_summary() -> None:
-    sections = {
-        **BEFORE,
-        "data": {"lengths": [100 * (1 + k % 9) for k in range(400)], "batch": {"samples": 4}},
-        "timings": BEFORE["timings"] | {"transfer": {"seconds": 2.0}},
-        "training": {"sync": "step", "accumulate": 2},
-    }
-    run, summary = predict(pipeline_of(**sections))
-    rate = summary["throughput"]["steady_tokens_per_s"]
-    live, later = pace_of_metrics(run.metrics, run.plan, rate), pace_of_summary(summary)
-    for name, value in vars(later).items():
-        assert getattr(live, name) == pytest.approx(value), name
 
 
 @pytest.mark.parametrize(
@@ -109,7 +95,7 @@ def test_a_drafter_that_hung_is_told_as_lost_and_slows_no_side() -> None:
     assert [worker["in_vain_s"]["busy"] for worker in drafters] == pytest.approx([HUNG_S, HUNG_S])
     summary["lanes"] = []  # nothing was admitted to them
     read = checked_summary(json.loads(to_json(summary)), Path("summary.json"))
-    for pace in (pace_of_summary(summary), pace_of_summary(read), pace_of_metrics(metrics, plan)):
+    for pace in (pace_of_summary(summary), pace_of_summary(read)):
         assert pace.drafter_s_per_slot == pytest.approx(0.1)
         assert pace.sync_s_per_batch == pace.transfer_s_per_batch == 0.0 and pace.lost == 1
     clean = pace_of_summary(summary | {"workers": [worker | {"lost": False} for worker in summary["workers"]]})
